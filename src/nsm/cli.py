@@ -1,0 +1,1 @@
+"""The command line: subcommand → function. It parses and prints, and computes nothing."""
