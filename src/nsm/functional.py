@@ -1,0 +1,372 @@
+r"""The idea: threshold units whose noise multiplies, and the law that follows.
+
+A unit i sees states z_j through weights w_ij and a noise ξ that is always on:
+
+    u_i = Σ_j (ξ_ij + a_i) w_ij z_j + b_i              ξ iid with mean m and variance s²
+    z_i = sgn(u_i)                                     sgn(0) = +1
+
+Its pre-activation has the moments
+
+    E[u_i]   = (m + a_i) w_i·z + b_i  =  √2 s β_i w_i·z + b_i
+    Var[u_i] = s² Σ_j w_ij² z_j²                       = s² ‖w_i‖² for ±1 states
+    β_i      = (m + a_i) / (√2 s)                      β is what is learned; a = √2 s β − m is derived
+
+and, as a sum of many terms, is close to normal, so that
+
+    t_i          = E[u_i] / √(2 Var[u_i])  =  β_i (w_i·z)/‖w_i‖ + b_i/(√2 s ‖w_i‖)
+    P(z_i = +1)  = ½ (1 + erf t_i)
+
+The norm of the weights divides out: the noise normalises the network. A draw of u is its mean and a fluctuation,
+
+    u_i = E[u_i] + δ_i,      δ_i = Σ_j (ξ_ij − m) w_ij z_j,
+
+and there are three ways to draw δ:
+
+    site="neuron"                    ξ_j, one for each input, shared by all the units it feeds
+    site="synapse", draw="exact"     ξ_ij, one for every connection (and every position of a convolution)
+    site="synapse", draw="moments"   δ_i ~ N(0, Var[u_i]) at once: exact for Gaussian ξ, else the central limit
+
+``draw="auto"`` is `moments` from a fan-in of 64 upwards and `exact` below. Half-precision types are used for
+the products alone; moments, t and the comparison are computed in at least 32 bits.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nsm.estimators import Estimator, get_estimator, sgn
+from nsm.noise import Noise
+
+Site = Literal["neuron", "synapse"]
+Draw = Literal["auto", "exact", "moments"]
+Inputs = Literal["binary", "real"]
+
+#: From this fan-in upwards ``draw="auto"`` trusts the central limit.
+CENTRAL_LIMIT_FAN_IN = 64
+
+
+# ------------------------------------------------------------------------- the law
+
+
+def erf_argument(mean: Tensor, variance: Tensor) -> Tensor:
+    """t = E[u]/√(2 Var[u]).
+
+    Where the variance is zero (a row of zeros, an empty receptive field) the unit is certain: t is +∞ if
+    E[u] ≥ 0 and −∞ else, with zero gradient.
+    """
+    certain = variance == 0
+    t = mean * torch.rsqrt(2 * torch.where(certain, 1.0, variance))
+    return torch.where(certain, math.inf * sgn(mean.detach()), t)
+
+
+def firing_probability(t: Tensor) -> Tensor:
+    """P(z = +1) = ½(1 + erf t), written as ½ erfc(−t) so that small probabilities keep their digits.
+
+    >>> firing_probability(torch.tensor([0.0, 0.5, -5.0]))
+    tensor([5.0000e-01, 7.6025e-01, 7.6873e-13])
+    """
+    return torch.special.erfc(-t) / 2
+
+
+def beta_from_a(a: float | Tensor, noise: Noise) -> float | Tensor:
+    """β = (m + a)/(√2 s)."""
+    return (noise.mean + a) / math.sqrt(2 * noise.variance)
+
+
+def a_from_beta(beta: Tensor, noise: Noise) -> Tensor:
+    """a = √2 s β − m, the deterministic part of every synapse."""
+    return math.sqrt(2 * noise.variance) * beta - noise.mean
+
+
+# ------------------------------------------------------------------------- how inputs reach units
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Every unit sees every input: z (..., in), w (out, in), u (..., out)."""
+
+    def product(self, z: Tensor, w: Tensor) -> Tensor:
+        """Σ_j w_ij z_j."""
+        return F.linear(z, w)
+
+    def squared_norm(self, z: Tensor, w: Tensor) -> Tensor:
+        """Σ_j w_ij² over the connections a unit has, (out,)."""
+        return _wide(w).square().sum(1)
+
+    def terms(self, z: Tensor, w: Tensor) -> Tensor:
+        """w_ij z_j, not yet summed, (..., out, in)."""
+        return w * z.unsqueeze(-2)
+
+    def gather(self, terms: Tensor) -> Tensor:
+        """Sum the terms over the connections of each unit."""
+        return terms.sum(-1)
+
+    def per_unit(self, v: Tensor) -> Tensor:
+        """A parameter as it broadcasts against u."""
+        return v
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A unit sees one patch: z (..., C, H, W), w (out, C/groups, kh, kw), u (..., out, H', W'). Outside is z = 0."""
+
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] | Literal["same", "valid"] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.padding == "same" and self.stride != (1, 1):
+            raise ValueError(f"Expected argument `stride` to be 1 with padding='same', but got {self.stride}")
+
+    def product(self, z: Tensor, w: Tensor) -> Tensor:
+        """Σ_j w_ij z_j."""
+        batch = z.reshape(math.prod(z.shape[:-3]), *z.shape[-3:])
+        u = F.conv2d(batch, w, None, self.stride, self.padding, self.dilation, self.groups)
+        return u.reshape(*z.shape[:-3], *u.shape[1:])
+
+    def squared_norm(self, z: Tensor, w: Tensor) -> Tensor:
+        """Σ_j w_ij² over the taps that lie inside the image, (out, H', W'); (out, 1, 1) without padding."""
+        taps = _wide(w).square().sum(1)  # (out, kh, kw)
+        if self.padding == "valid" or self.padding == (0, 0):
+            return taps.sum((1, 2)).unsqueeze(-1).unsqueeze(-1)
+        inside = self._patches(taps.new_ones(1, 1, *z.shape[-2:]), w)[0]  # (kh·kw, H', W'): 1 inside, 0 outside
+        return (taps.flatten(1)[:, :, None, None] * inside).sum(1)
+
+    def terms(self, z: Tensor, w: Tensor) -> Tensor:
+        """w_ij z_j, not yet summed, (..., out, C/groups·kh·kw, H', W')."""
+        batch = z.reshape(math.prod(z.shape[:-3]), *z.shape[-3:])
+        patches = self._patches(batch, w).unflatten(1, (self.groups, 1, -1))  # (B, groups, 1, fan-in, H', W')
+        weights = w.flatten(1).unflatten(0, (self.groups, -1))[..., None, None]  # (groups, out/groups, fan-in, 1, 1)
+        terms = (weights * patches).flatten(1, 2)
+        return terms.reshape(*z.shape[:-3], *terms.shape[1:])
+
+    def gather(self, terms: Tensor) -> Tensor:
+        """Sum the terms over the connections of each unit."""
+        return terms.sum(-3)
+
+    def per_unit(self, v: Tensor) -> Tensor:
+        """A parameter as it broadcasts against u: (out,) → (out, 1, 1); (out, H', W') as it is."""
+        return v.unsqueeze(-1).unsqueeze(-1) if v.dim() == 1 else v
+
+    def _patches(self, batch: Tensor, w: Tensor) -> Tensor:
+        """(B, C, H, W) → (B, C·kh·kw, H', W'): what each output position sees."""
+        (kh, kw), (sh, sw), (dh, dw) = w.shape[-2:], self.stride, self.dilation
+        (top, bottom), (left, right) = self._margins((kh, kw))
+        height, width = self.output_size(batch.shape[-2:], (kh, kw))
+        padded = F.pad(batch, (left, right, top, bottom))
+        shifted = [
+            padded[..., i * dh : i * dh + sh * (height - 1) + 1 : sh, j * dw : j * dw + sw * (width - 1) + 1 : sw]
+            for i in range(kh)
+            for j in range(kw)
+        ]
+        return torch.stack(shifted, dim=2).flatten(1, 2)
+
+    def output_size(self, size: Sequence[int], kernel_size: Sequence[int]) -> tuple[int, int]:
+        """(H', W') for an image of (H, W)."""
+        height, width = (
+            (n + sum(margin) - d * (k - 1) - 1) // s + 1
+            for n, margin, d, k, s in zip(
+                size, self._margins(kernel_size), self.dilation, kernel_size, self.stride, strict=True
+            )
+        )
+        return height, width
+
+    def _margins(self, kernel_size: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Zeros before and after, for each of the two axes."""
+        if self.padding == "valid":
+            return (0, 0), (0, 0)
+        if self.padding == "same":
+            reach_h, reach_w = (d * (k - 1) for d, k in zip(self.dilation, kernel_size, strict=True))
+            return (reach_h // 2, reach_h - reach_h // 2), (reach_w // 2, reach_w - reach_w // 2)
+        height, width = self.padding
+        return (height, height), (width, width)
+
+
+Wiring = Dense | Convolution
+
+
+# ------------------------------------------------------------------------- one layer of units
+
+
+def moments(
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    beta: Tensor,
+    *,
+    noise: Noise,
+    inputs: Inputs = "binary",
+    wiring: Wiring = Dense(),
+) -> tuple[Tensor, Tensor]:
+    """E[u] and Var[u] given the states z.
+
+    The variance comes in the shape it has: without a batch axis for ``inputs="binary"``. For real inputs it
+    depends on z², which counts as a constant in the gradient (it is one for ±1 states), so that dt/dz = v.
+    """
+    s2 = noise.variance
+    mean = math.sqrt(2 * s2) * wiring.per_unit(beta) * _wide(wiring.product(z, weight))
+    if bias is not None:
+        mean = mean + wiring.per_unit(bias)
+    if inputs == "binary":
+        return mean, s2 * wiring.squared_norm(z, weight)
+    with torch.autocast(z.device.type, enabled=False):  # squares would leave the range of half precision
+        return mean, s2 * wiring.product(_wide(z.detach()).square(), _wide(weight).square())
+
+
+def fluctuation(
+    z: Tensor,
+    weight: Tensor,
+    variance: Tensor,
+    shape: torch.Size,
+    *,
+    noise: Noise,
+    site: Site,
+    draw: Draw,
+    wiring: Wiring = Dense(),
+    xi: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """δ = u − E[u], of the given shape, drawn at ``site`` in the way of ``draw`` (already resolved, not "auto").
+
+    Args:
+        z: the states.
+        weight: the weights.
+        variance: Var[u].
+        shape: the shape of u.
+        noise: the distribution of ξ.
+        site: "neuron" or "synapse".
+        draw: "exact" or "moments".
+        wiring: how inputs reach units.
+        xi: the noise itself, to replay it: ξ in the shape of z (neuron), in that of ``wiring.terms`` (exact), or
+            the standard normal that stands for all ξ of a unit, in the shape of u (moments). Drawn if None.
+        generator: where the draws come from.
+    """
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    if draw == "moments":
+        normal = torch.randn(shape, generator=generator, device=z.device, dtype=dtype) if xi is None else xi
+        # The gradient of √Var is infinite at 0, where the fluctuation is 0 whatever the weights do next.
+        certain = variance == 0
+        return torch.where(certain, 0.0, torch.sqrt(torch.where(certain, 1.0, variance))) * normal
+    if site == "neuron":
+        xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=dtype) if xi is None else xi
+        return _wide(wiring.product(((xi - noise.mean) * z).to(z.dtype), weight))
+    terms = _wide(wiring.terms(z, weight))
+    xi = noise.sample(terms.shape, generator=generator, device=z.device, dtype=dtype) if xi is None else xi
+    return wiring.gather((xi - noise.mean) * terms)
+
+
+def sample(
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    beta: Tensor,
+    *,
+    noise: Noise,
+    site: Site = "neuron",
+    draw: Draw = "auto",
+    inputs: Inputs = "binary",
+    estimator: str | Estimator = "probability",
+    wiring: Wiring = Dense(),
+    xi: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The states of one layer of units: −1 or +1, one draw for every element of the batch.
+
+    Args:
+        z: the states below; (..., in) for dense wiring, (..., C, H, W) for a convolution.
+        weight: the weights; (out, in), or (out, C/groups, kh, kw).
+        bias: (out,) or None.
+        beta: (out,); for a convolution also (out, H', W').
+        noise: the distribution of ξ.
+        site: where the noise sits, "neuron" or "synapse".
+        draw: how synaptic noise is drawn, "auto", "exact" or "moments".
+        inputs: "binary" (z = ±1, not checked) or "real".
+        estimator: how a gradient passes the sign.
+        wiring: how inputs reach units.
+        xi: the noise to use instead of a draw, as `fluctuation` describes it; `Concrete` draws no ξ.
+        generator: where the draws come from; torch's default generator if None.
+    """
+    draw = resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
+    mean, variance = moments(z, weight, bias, beta, noise=noise, inputs=inputs, wiring=wiring)
+
+    def u() -> Tensor:
+        return mean + fluctuation(
+            z,
+            weight,
+            variance,
+            mean.shape,
+            noise=noise,
+            site=site,
+            draw=draw,
+            wiring=wiring,
+            xi=xi,
+            generator=generator,
+        )
+
+    states = get_estimator(estimator)(erf_argument(mean, variance), u, generator=generator)
+    return states.to(product_dtype(z))
+
+
+def product_dtype(z: Tensor) -> torch.dtype:
+    """The type of a product with z: that of autocast where it is on, else z's own. States are exact in any."""
+    if z.dtype != torch.float64 and torch.is_autocast_enabled(z.device.type):
+        return torch.get_autocast_dtype(z.device.type)
+    return z.dtype
+
+
+def resolve_draw(site: Site, draw: Draw, fan_in: int) -> Draw:
+    """What ``draw="auto"`` means at this fan-in; an error for a draw that the site does not know."""
+    if site == "neuron":
+        if draw == "moments":
+            raise ValueError(
+                "Expected argument `draw` to be 'auto' or 'exact' with site='neuron' (noise shared by units is not "
+                f"described by their moments), but got {draw!r}"
+            )
+        return "exact"
+    if draw == "auto":
+        return "moments" if fan_in >= CENTRAL_LIMIT_FAN_IN else "exact"
+    return draw
+
+
+# ------------------------------------------------------------------------- the other kind of noise
+
+
+def additive_erf_argument(z: Tensor, weight: Tensor, bias: Tensor | None, *, mean: float, std: float) -> Tensor:
+    """t of a unit with additive noise, u = w·z + b + η: a slope that is constant, whatever the weights.
+
+    Nothing divides the weights out, so such a unit does not normalise: scale w and b, and P changes.
+    """
+    return (F.linear(z, weight, bias) + mean) / (math.sqrt(2) * std)
+
+
+def additive_sample(
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    estimator: str | Estimator = "probability",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """States of threshold units with additive normal noise η ~ N(mean, std²): the paper's counter-example."""
+    if not (math.isfinite(std) and std > 0):
+        raise ValueError(f"Expected argument `std` to be positive and finite, but got {std}")
+
+    def u() -> Tensor:
+        expected = F.linear(z, weight, bias)
+        return expected + mean + std * torch.randn(expected.shape, generator=generator, device=z.device, dtype=z.dtype)
+
+    t = additive_erf_argument(z, weight, bias, mean=mean, std=std)
+    return get_estimator(estimator)(t, u, generator=generator)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least 32 bits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
