@@ -1,26 +1,58 @@
 """Neural Sampling Machines: deep networks whose only non-linearity is multiplicative noise.
 
 The equations are in :mod:`nsm.functional`; everything else holds parameters for them, draws for them,
-repeats them or trains them. Names are loaded when first used, so ``import nsm`` itself is free.
+repeats them or trains them. Names are loaded when first used, so ``import nsm`` itself costs nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    pass
+    from nsm import functional, networks
+    from nsm.estimators import Concrete, Deterministic, Estimator, Probability, StraightThrough
+    from nsm.initialization import convert, initialize
+    from nsm.layers import Binarize, NSMConv2d, NSMLinear, binarize, deterministic
+    from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
 
 __version__ = "0.1.0"
 
-_HOME = {  # public name -> the module it lives in
-}
+__all__ = [
+    "Bernoulli",
+    "Binarize",
+    "Concrete",
+    "Deterministic",
+    "Empirical",
+    "Estimator",
+    "Gaussian",
+    "LogNormal",
+    "NSMConv2d",
+    "NSMLinear",
+    "Noise",
+    "Probability",
+    "StraightThrough",
+    "Uniform",
+    "binarize",
+    "convert",
+    "deterministic",
+    "functional",
+    "initialize",
+    "networks",
+]
 
-__all__ = sorted(_HOME)
+_NAMES = {
+    "estimators": ("Concrete", "Deterministic", "Estimator", "Probability", "StraightThrough"),
+    "initialization": ("convert", "initialize"),
+    "layers": ("Binarize", "NSMConv2d", "NSMLinear", "binarize", "deterministic"),
+    "noise": ("Bernoulli", "Empirical", "Gaussian", "LogNormal", "Noise", "Uniform"),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(f"nsm.{_HOME[name]}"), name)
+    if name in __all__:
+        return import_module(f"nsm.{name}")
     raise AttributeError(f"module 'nsm' has no attribute {name!r}")
 
 

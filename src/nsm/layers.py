@@ -323,6 +323,58 @@ class NSMConv2d(NSMLayer):
             )
 
 
+def counterpart(
+    layer: nn.Linear | nn.Conv2d,
+    *,
+    noise: Noise = Bernoulli(0.5),
+    site: Site = "neuron",
+    draw: Draw = "auto",
+    inputs: Inputs = "binary",
+    estimator: str | Estimator = "probability",
+) -> "NSMLinear | NSMConv2d":
+    """The NSM layer of the same shape and weights, with β = 1 and b = 0.
+
+    >>> counterpart(nn.Linear(3, 2), noise=Bernoulli(0.25))
+    NSMLinear(3, 2, bias=True, noise=Bernoulli(p=0.25), site='neuron', estimator=Probability())
+    """
+    weight, bias = layer.weight, layer.bias is not None
+    if isinstance(layer, nn.Linear):
+        new = NSMLinear(
+            layer.in_features,
+            layer.out_features,
+            bias,
+            noise=noise,
+            site=site,
+            draw=draw,
+            inputs=inputs,
+            estimator=estimator,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+    else:
+        new = NSMConv2d(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,  # type: ignore[arg-type]
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
+            layer.groups,
+            bias,
+            layer.padding_mode,
+            noise=noise,
+            site=site,
+            draw=draw,
+            inputs=inputs,
+            estimator=estimator,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+    with torch.no_grad():
+        new.weight.copy_(weight)
+    return new.train(layer.training)
+
+
 def binarize(x: Tensor, threshold: float = 0.5) -> Tensor:
     """+1 where x ≥ threshold, else −1.
 

@@ -201,7 +201,7 @@ class Empirical(Noise):
     >>> noise
     Empirical(3 values in [0.9, 1.1], mean=1, variance=0.005)
     >>> noise.sample((4,), generator=torch.Generator().manual_seed(0))
-    tensor([1.0000, 1.0000, 0.9000, 1.0000])
+    tensor([1.1000, 1.0000, 1.0000, 1.1000])
     """
 
     def __init__(self, values: ArrayLike | str | PathLike[str], counts: ArrayLike | None = None) -> None:

@@ -1,0 +1,293 @@
+"""Where a network starts: β and b from a batch of data, or the weights of a trained deterministic network."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, fx, nn
+
+from nsm import functional
+from nsm.estimators import Estimator
+from nsm.functional import Draw, Inputs, Site
+from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear, counterpart
+from nsm.noise import Bernoulli, Noise
+
+# ------------------------------------------------------------------------- from data
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, batch: Tensor) -> nn.Module:
+    """Set β and b of every NSM layer so that its t has mean 0 and variance 1 over ``batch``, feature by feature.
+
+    The batch runs through the model once, noise and all; each layer is set just before it draws, from the states
+    that reach it. A feature that does not vary over the batch is left as it is; without a bias only the variance
+    is set. A layer used twice is set at its first use.
+
+    Args:
+        model: any module with NSM layers in it, at any depth; changed in place.
+        batch: one batch of training inputs; the paper uses 100.
+
+    Returns:
+        The model.
+
+    >>> layer = NSMLinear(20, 5)
+    >>> z = torch.randn(100, 20).sign()
+    >>> t = initialize(layer, z).erf_argument(z)
+    >>> torch.allclose(t.mean(0), torch.zeros(5), atol=1e-4), torch.allclose(t.var(0, correction=0), torch.ones(5))
+    (True, True)
+    """
+    if not isinstance(batch, Tensor) or not batch.is_floating_point():
+        kind = batch.dtype if isinstance(batch, Tensor) else type(batch).__name__
+        raise TypeError(f"Expected argument `batch` to be a floating-point tensor, but got {kind}")
+    if batch.numel() == 0 or not batch.isfinite().all():
+        raise ValueError(f"Expected argument `batch` to be finite and not empty, but got {_describe(batch)}")
+    layers = [module for module in model.modules() if isinstance(module, NSMLayer)]
+    if not layers:
+        raise ValueError(f"Expected argument `model` to contain NSM layers, but got {type(model).__name__} without any")
+    done: set[NSMLayer] = set()
+
+    def set_once(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if isinstance(layer, NSMLayer) and layer not in done:
+            _set_from(layer, arguments[0])
+            done.add(layer)
+
+    hooks = [layer.register_forward_pre_hook(set_once) for layer in layers]
+    try:
+        model(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return model
+
+
+def _set_from(layer: NSMLayer, z: Tensor) -> None:
+    """β ← 1/std(x − r y) and b ← −β r, for t = β x + b y; r makes the mean vanish.
+
+    x = w·z/‖w‖ and y = 1/(√2 s ‖w‖), with the norm of the taps inside the image: without padding y is constant
+    and this is the paper's β ← 1/σ, b ← −μ ‖w‖ √2 s/σ.
+    """
+    unit = torch.ones_like(layer.beta)
+    mean, variance = functional.moments(
+        z, layer.weight, None, unit, noise=layer.noise, inputs=layer.inputs, wiring=layer.wiring
+    )
+    x = functional.erf_argument(mean, variance)
+    y = torch.rsqrt(2 * variance).expand(x.shape)
+    feature = -3 if isinstance(layer, NSMConv2d) else -1
+    x, y = (v.double().movedim(feature, 0).flatten(1) for v in (x, y))  # (features, batch · positions)
+    r = torch.zeros_like(x[:, 0]) if layer.bias is None else x.mean(1) / y.mean(1)
+    centred = x - r[:, None] * y
+    std = centred.std(1, correction=0)
+    alive = std > 1e-6 * (1 + x.abs().mean(1))  # also False for NaN: a feature without variance
+    beta = (1 / std).to(layer.beta.dtype)
+    layer.beta[alive] = beta[alive].reshape(-1, *[1] * (layer.beta.dim() - 1)).expand_as(layer.beta[alive])
+    if layer.bias is not None:
+        layer.bias[alive] = (-r / std).to(layer.bias.dtype)[alive]
+
+
+def _describe(batch: Tensor) -> str:
+    if batch.numel() == 0:
+        return f"shape {tuple(batch.shape)}"
+    return f"{int((~batch.isfinite()).sum())} values that are not finite"
+
+
+# ------------------------------------------------------------------------- from a trained deterministic network
+
+_ACTIVATIONS = (
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus,
+    nn.Softsign, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.LogSigmoid, nn.Threshold,
+)  # fmt: skip
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_KEEPS_STATES = (nn.MaxPool2d, nn.AdaptiveMaxPool2d, nn.Flatten, nn.Unflatten, nn.Identity)
+_KEEPS_STATES_BY_NAME = {
+    "flatten", "reshape", "view", "unsqueeze", "squeeze", "contiguous", "max_pool2d", "boolean_dispatch", "float",
+}  # fmt: skip
+_HIDDEN_BY_NAME = {
+    "relu", "relu_", "relu6", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus",
+    "softsign", "sigmoid", "hardsigmoid", "tanh", "hardtanh", "hardswish", "logsigmoid", "threshold", "clamp",
+    "clamp_min", "dropout", "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout", "batch_norm",
+}  # fmt: skip
+
+
+def convert(
+    model: nn.Module,
+    *,
+    noise: Noise = Bernoulli(0.5),
+    site: Site = "neuron",
+    draw: Draw = "auto",
+    inputs: Inputs = "binary",
+    estimator: str | Estimator = "probability",
+) -> nn.Module:
+    """A trained network of modules as its NSM: a copy in which every layer that feeds an activation is stochastic.
+
+    A ``Linear`` or ``Conv2d``, the ``BatchNorm`` after it and the activation become one NSM layer whose weights
+    point where the (normalised) weights of the trained layer point, and whose t on ±1 states is the trained
+    pre-activation: β = ‖w‖, b = √2 s ‖w‖ × bias. Dropout goes, since the noise takes its place; weight
+    normalisation is resolved; a layer without an activation, like the classifier, stays. The scale of the
+    activations changes all the same, so `initialize` and some training usually follow.
+
+    Args:
+        model: a trained module, traceable by ``torch.fx``, with its activations as modules.
+        noise: the distribution of ξ.
+        site: where the noise sits.
+        draw: how synaptic noise is drawn.
+        inputs: what the model's own input is, "binary" (±1) or "real"; deeper layers are found out.
+        estimator: how a gradient passes the sign.
+
+    Returns:
+        A new module; ``model`` is not changed.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2))
+    >>> convert(net)
+    Sequential(
+      (0): NSMLinear(4, 3, bias=True, noise=Bernoulli(p=0.5), site='neuron', estimator=Probability())
+      (1): Identity()
+      (2): Identity()
+      (3): Identity()
+      (4): Linear(in_features=3, out_features=2, bias=True)
+    )
+    """
+    model = copy.deepcopy(model)
+    graph = _trace(model)
+    modules = dict(model.named_modules())
+    _refuse_hidden_functions(graph)
+    new: dict[str, nn.Module] = {}
+    hidden: set[fx.Node] = set()
+    for node in graph.nodes:
+        if not isinstance(layer := _module(node, modules), nn.Linear | nn.Conv2d):
+            continue
+        name, (norms, activation) = str(node.target), _find_activation(node, modules)
+        if activation is None:
+            continue
+        hidden |= {node, activation}
+        stochastic = counterpart(
+            layer,
+            noise=noise,
+            site=site,
+            draw=draw,
+            inputs=_kind_of_input(node, modules, hidden, inputs),
+            estimator=estimator,
+        )
+        _copy_pre_activation(
+            stochastic, layer, [m for norm in norms if isinstance(m := _module(norm, modules), _NORMS)]
+        )
+        new[name] = stochastic
+        new |= {str(absorbed.target): nn.Identity() for absorbed in (*norms, activation)}
+    for node in graph.nodes:
+        module, name = _module(node, modules), str(node.target)
+        if isinstance(module, _DROPOUTS):
+            new[name] = nn.Identity()
+        elif (isinstance(module, _ACTIVATIONS) and node not in hidden) or (
+            name in new and _stays(node, hidden, module)
+        ):
+            raise ValueError(
+                "Expected argument `model` to have each activation directly after one Linear or Conv2d "
+                f"(BatchNorm, dropout and max-pooling may stand between), but got `{name}` elsewhere"
+            )
+    if not hidden:
+        raise ValueError(
+            "Expected argument `model` to have a Linear or Conv2d followed by an activation module, "
+            f"but got {type(model).__name__} without any"
+        )
+    for name, module in new.items():
+        if not name:
+            raise ValueError(f"Expected argument `model` to contain layers, but got the layer {type(model).__name__}")
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)
+    return model
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, NSMLayer | Binarize) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(model: nn.Module) -> fx.Graph:
+    try:
+        return _Tracer().trace(model)
+    except Exception as error:  # fx raises many kinds; each means the same to the caller
+        raise ValueError(f"Expected argument `model` to be traceable by torch.fx, but got: {error}") from error
+
+
+def _refuse_hidden_functions(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if node.op in ("call_function", "call_method") and name in _HIDDEN_BY_NAME:
+            raise ValueError(
+                "Expected argument `model` to have its activations, dropout and normalisation as modules, "
+                f"but got the function `{name}`: it cannot be replaced"
+            )
+
+
+def _module(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
+    return modules[str(node.target)] if node.op == "call_module" else None
+
+
+def _find_activation(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[list[fx.Node], fx.Node | None]:
+    """The batch norms right after a layer, and the activation its output reaches alone (None if it does not)."""
+    norms: list[fx.Node] = []
+    pooled = False
+    while len(node.users) == 1:
+        node = next(iter(node.users))
+        module = _module(node, modules)
+        if isinstance(module, _ACTIVATIONS):
+            return norms, node
+        if isinstance(module, _NORMS) and not pooled:
+            norms.append(node)
+        elif isinstance(module, nn.MaxPool2d):
+            pooled = True  # the maximum commutes with a rising activation, not with a norm that may flip the sign
+        elif not isinstance(module, (*_DROPOUTS, nn.Identity)):
+            break
+    return [], None
+
+
+def _kind_of_input(node: fx.Node, modules: dict[str, nn.Module], hidden: set[fx.Node], inputs: Inputs) -> Inputs:
+    """Whether ±1 states reach this layer: only pooling by maximum, reshaping and dropout leave them as they are."""
+    while node.all_input_nodes:
+        node = node.all_input_nodes[0]
+        module = _module(node, modules)
+        if node in hidden or isinstance(module, NSMLayer | Binarize):
+            return "binary"
+        if node.op == "placeholder":
+            return inputs
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if not (isinstance(module, (*_KEEPS_STATES, *_DROPOUTS)) or (module is None and name in _KEEPS_STATES_BY_NAME)):
+            break
+    return "real"
+
+
+def _stays(node: fx.Node, hidden: set[fx.Node], module: nn.Module | None) -> bool:
+    """Whether a layer that was replaced because of one of its uses is also used without an activation."""
+    return isinstance(module, nn.Linear | nn.Conv2d) and node not in hidden
+
+
+@torch.no_grad()
+def _copy_pre_activation(
+    new: NSMLinear | NSMConv2d, layer: nn.Linear | nn.Conv2d, norms: list[nn.BatchNorm1d | nn.BatchNorm2d]
+) -> None:
+    """Give ``new`` the weights of layer and norms together, and the β and b that make t their output."""
+    weight, bias = _plain_weight(layer), layer.bias
+    for norm in norms:
+        if norm.running_mean is None or norm.running_var is None:
+            raise ValueError(f"Expected every BatchNorm to track running statistics, but got {norm}")
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+        bias = scale * ((0 if bias is None else bias) - norm.running_mean) + (0 if norm.bias is None else norm.bias)
+    length = weight.flatten(1).norm(dim=1)
+    new.weight.copy_(weight)
+    new.beta.copy_(length)
+    if bias is not None:
+        if new.bias is None:  # the norm brought one
+            new.bias = nn.Parameter(torch.empty_like(length))
+        new.bias.copy_((2 * new.noise.variance) ** 0.5 * length * bias)
+
+
+def _plain_weight(layer: nn.Linear | nn.Conv2d) -> Tensor:
+    """The weight as it acts; the hook-based ``weight_norm`` refreshes ``layer.weight`` only in a forward pass."""
+    for hook in layer._forward_pre_hooks.values():
+        compute: Callable[[nn.Module], Tensor] | None = getattr(hook, "compute_weight", None)
+        if compute is not None:
+            return compute(layer)
+    return layer.weight
