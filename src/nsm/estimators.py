@@ -104,7 +104,7 @@ def logit_firing_probability(t: Tensor) -> Tensor:
     """Log P − log(1 − P) for P = ½(1 + erf t), accurate and differentiable far into both tails.
 
     >>> logit_firing_probability(torch.tensor([0.0, 1.0, 30.0]))
-    tensor([  0.0000,   2.4604, 904.6672])
+    tensor([  0.0000,   2.4608, 904.6673])
     """
     return _log_firing_probability(t) - _log_firing_probability(-t)
 

@@ -1,0 +1,18 @@
+"""Keeps the promise of tests/law.py: a bounded number of statistical comparisons in one run of the suite."""
+
+import law
+
+MOST_COMPARISONS = 1000
+
+
+def pytest_sessionfinish(session, exitstatus) -> None:
+    if law.comparisons > MOST_COMPARISONS:
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    word = "too many" if law.comparisons > MOST_COMPARISONS else "at most"
+    if law.comparisons:
+        terminalreporter.write_line(
+            f"{law.comparisons} statistical comparisons at {law.FALSE_ALARM:g}, {word} {MOST_COMPARISONS} allowed"
+        )
