@@ -18,6 +18,7 @@ import torch
 
 from nsm import functional
 from nsm.functional import Convolution, Dense
+from nsm.layers import NSMConv2d, NSMLinear
 from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
 
 FALSE_ALARM = 1e-9
@@ -184,6 +185,25 @@ class Case:
         return BF16_TOLERANCE if self.dtype == torch.bfloat16 else 0.0
 
 
+def layer_of(case: Case, **options) -> NSMLinear | NSMConv2d:
+    """The layer with the parameters of a case."""
+    _, weight, bias, beta = case.parameters
+    law = {"noise": case.noise, "site": case.site, "draw": case.draw, "dtype": case.dtype, **options}
+    if case.draw == "exact" and case.site == "neuron":
+        law["draw"] = "auto"
+    if isinstance(case.wiring, Dense):
+        layer = NSMLinear(9, 4, case.bias, **law)
+    else:
+        wiring = case.wiring
+        layer = NSMConv2d(
+            2, 4, (3, 2), wiring.stride, wiring.padding, wiring.dilation, wiring.groups, case.bias,
+            beta_shape=(2, 5) if case.bias else None, **law,
+        )  # fmt: skip
+    state = {"weight": weight, "beta": beta} | ({} if bias is None else {"bias": bias})
+    layer.load_state_dict(state)
+    return layer
+
+
 def _convolution_terms(weight: np.ndarray, z: np.ndarray, unit: tuple[int, ...]) -> np.ndarray:
     """w z over the taps of one unit: stride (2, 1), padding (1, 1), dilation (1, 2), two groups of one channel."""
     out, row, column = unit
@@ -197,14 +217,13 @@ def _convolution_terms(weight: np.ndarray, z: np.ndarray, unit: tuple[int, ...])
     return terms
 
 
-def count_firing(case: Case, sample: Callable[..., torch.Tensor], rows: int, chunk: int = 50_000) -> np.ndarray:
+def count_firing(
+    case: Case, draw: Callable[[torch.Tensor], torch.Tensor], rows: int, chunk: int = 50_000
+) -> np.ndarray:
     """How many of ``rows`` independent draws of the layer are +1, unit by unit; any other state is an error."""
-    z, weight, bias, beta = case.parameters
-    law = {"noise": case.noise, "site": case.site, "draw": case.draw, "wiring": case.wiring}
     hits = 0
     for start in range(0, rows, chunk):
-        batch = z.expand(min(chunk, rows - start), *z.shape)
-        states = sample(batch, weight, bias, beta, **law)
+        states = draw(case.parameters[0].expand(min(chunk, rows - start), *case.parameters[0].shape))
         if states.dtype != case.dtype or not bool((states.abs() == 1).all()):
             raise LawBroken(f"states are not ±1 in {case.dtype}")
         hits = hits + (states == 1).sum(0)
@@ -232,7 +251,21 @@ def check_counts(hits: np.ndarray, rows: int, case: Case) -> None:
 
 
 def check_law(case: Case, sample: Callable[..., torch.Tensor] = functional.sample, seed: int = 0) -> None:
-    """Draw from ``sample`` and test the rates of its units against the truth."""
+    """Draw from ``sample``, a function like `functional.sample`, and test the rates of its units."""
+    _, weight, bias, beta = case.parameters
+    law = {"noise": case.noise, "site": case.site, "draw": case.draw, "wiring": case.wiring}
+    check_layer(case, lambda batch: sample(batch, weight, bias, beta, **law), seed)
+
+
+@torch.no_grad()
+def check_layer(case: Case, layer: Callable[[torch.Tensor], torch.Tensor], seed: int = 0) -> None:
+    """Draw from ``layer``, a module or a function of the states, and test the rates of its units."""
     torch.manual_seed(seed)
     rows = DRAWS if case.site == "neuron" else math.ceil(4 * DRAWS / case.truth.size)
-    check_counts(count_firing(case, sample, rows), rows, case)
+    check_counts(count_firing(case, layer, rows), rows, case)
+
+
+def check_independent(first: torch.Tensor, second: torch.Tensor, p: float) -> None:
+    """Test that two sets of draws of one unit, each +1 with probability p, agree as often as strangers do."""
+    agree = p**2 + (1 - p) ** 2
+    check_rate(int((first == second).sum()), first.numel(), agree)

@@ -192,7 +192,7 @@ def joint_rate(site: Site, draw: Draw, noise, seed: int, n: int = law.DRAWS):
 
 def test_neuron_noise_correlates_outputs_as_predicted():
     hits, n, x, rho = joint_rate("neuron", "exact", Gaussian(0.7), seed=8)
-    truth = scipy.stats.multivariate_normal.cdf(x, np.zeros(2), np.array([[1, rho], [rho, 1]]))
+    truth = scipy.stats.multivariate_normal.cdf(x, np.zeros(2), [[1, rho], [rho, 1]])  # type: ignore[arg-type]
     assert abs(rho) > 0.3
     check_rate(hits, n, float(truth), tolerance=1e-5)  # of the numerical bivariate normal
     with pytest.raises(LawBroken):

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nsm.noise import uniform
+
 
 def sgn(u: Tensor) -> Tensor:
     """−1 or +1 with sgn(0) = +1; NaN stays NaN, where a comparison alone would hide it.
@@ -92,8 +94,8 @@ class Concrete(Estimator):
 
     def __call__(self, t, u, *, generator=None) -> Tensor:
         """2X − 1 = tanh((logit P + L)/2λ)."""
-        uniform = torch.rand(t.shape, generator=generator, device=t.device, dtype=t.dtype)
-        return self.relax(t, torch.logit(uniform, eps=torch.finfo(t.dtype).tiny))
+        chance = uniform(t.shape, generator, t.device, t.dtype)
+        return self.relax(t, torch.logit(chance, eps=torch.finfo(t.dtype).tiny))
 
     def relax(self, t: Tensor, logistic: Tensor) -> Tensor:
         """The relaxed state for a given draw of the logistic variable."""

@@ -40,7 +40,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nsm.estimators import Estimator, get_estimator, sgn
-from nsm.noise import Noise
+from nsm.noise import Noise, standard_normal
 
 Site = Literal["neuron", "synapse"]
 Draw = Literal["auto", "exact", "moments"]
@@ -249,7 +249,7 @@ def fluctuation(
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
     if draw == "moments":
-        normal = torch.randn(shape, generator=generator, device=z.device, dtype=dtype) if xi is None else xi
+        normal = standard_normal(shape, generator, z.device, dtype) if xi is None else xi
         # The gradient of √Var is infinite at 0, where the fluctuation is 0 whatever the weights do next.
         certain = variance == 0
         return torch.where(certain, 0.0, torch.sqrt(torch.where(certain, 1.0, variance))) * normal
@@ -361,7 +361,7 @@ def additive_sample(
 
     def u() -> Tensor:
         expected = F.linear(z, weight, bias)
-        return expected + mean + std * torch.randn(expected.shape, generator=generator, device=z.device, dtype=z.dtype)
+        return expected + mean + std * standard_normal(expected.shape, generator, z.device, z.dtype)
 
     t = additive_erf_argument(z, weight, bias, mean=mean, std=std)
     return get_estimator(estimator)(t, u, generator=generator)

@@ -147,7 +147,7 @@ def convert(
       (4): Linear(in_features=3, out_features=2, bias=True)
     )
     """
-    model = copy.deepcopy(model)
+    model = _copy(model)
     graph = _trace(model)
     modules = dict(model.named_modules())
     _refuse_hidden_functions(graph)
@@ -195,6 +195,12 @@ def convert(
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, module)
     return model
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A deep copy; weights that hooks compute from others (the older ``weight_norm``) are copied by value."""
+    computed = [v for m in model.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
+    return copy.deepcopy(model, {id(v): v.detach().clone() for v in computed})
 
 
 class _Tracer(fx.Tracer):

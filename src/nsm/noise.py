@@ -87,8 +87,8 @@ class Bernoulli(Noise):
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """1 with probability p, else 0."""
         dtype = dtype or torch.get_default_dtype()
-        uniform = torch.rand(shape, generator=generator, device=device, dtype=_wide(dtype))
-        return (uniform < self.p).to(dtype)
+        chance = uniform(shape, generator, device, _wide(dtype))
+        return (chance < self.p).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Gaussian(Noise):
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """1 + σ g with g ~ N(0, 1)."""
         dtype = dtype or torch.get_default_dtype()
-        normal = torch.randn(shape, generator=generator, device=device, dtype=_wide(dtype))
+        normal = standard_normal(shape, generator, device, _wide(dtype))
         return (1 + self.sigma * normal).to(dtype)
 
 
@@ -151,8 +151,8 @@ class Uniform(Noise):
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """Low + (high − low) U with U uniform on [0, 1)."""
         dtype = dtype or torch.get_default_dtype()
-        uniform = torch.rand(shape, generator=generator, device=device, dtype=_wide(dtype))
-        return (self.low + (self.high - self.low) * uniform).to(dtype)
+        chance = uniform(shape, generator, device, _wide(dtype))
+        return (self.low + (self.high - self.low) * chance).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class LogNormal(Noise):
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """exp(σ g − σ²/2) with g ~ N(0, 1)."""
         dtype = dtype or torch.get_default_dtype()
-        normal = torch.randn(shape, generator=generator, device=device, dtype=_wide(dtype))
+        normal = standard_normal(shape, generator, device, _wide(dtype))
         return torch.exp(self.sigma * normal - self.sigma**2 / 2).to(dtype)
 
 
@@ -240,9 +240,9 @@ class Empirical(Noise):
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """Measured values, drawn with replacement: the inverse of their cumulative distribution."""
         dtype = dtype or torch.get_default_dtype()
-        uniform = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
-        index = torch.searchsorted(self._cumulative.to(uniform.device), uniform, right=True)
-        return self._support.to(uniform.device, dtype)[index]
+        chance = uniform(shape, generator, device, torch.float64)
+        index = torch.searchsorted(self._cumulative.to(chance.device), chance, right=True)
+        return self._support.to(chance.device, dtype)[index]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -260,6 +260,24 @@ class Empirical(Noise):
             f"Empirical({len(self._support)} values in [{low:.4g}, {high:.4g}], "
             f"mean={self.mean:.4g}, variance={self.variance:.4g})"
         )
+
+
+def uniform(
+    shape: Sequence[int], generator: torch.Generator | None, device: torch.device | str | None, dtype: torch.dtype
+) -> Tensor:
+    """U[0, 1). Without a generator torch must not be told of one: with it, shapes cannot be symbolic in a graph."""
+    if generator is None:
+        return torch.rand(shape, device=device, dtype=dtype)
+    return torch.rand(shape, generator=generator, device=device, dtype=dtype)
+
+
+def standard_normal(
+    shape: Sequence[int], generator: torch.Generator | None, device: torch.device | str | None, dtype: torch.dtype
+) -> Tensor:
+    """N(0, 1), as `uniform`."""
+    if generator is None:
+        return torch.randn(shape, device=device, dtype=dtype)
+    return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
 
 def check_noise(noise: object) -> Noise:

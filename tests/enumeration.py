@@ -1,0 +1,101 @@
+"""Exact sums over all states or all masks: oracles for gradients and for the distance of erf from the exact law."""
+
+import itertools
+import math
+
+import numpy as np
+import scipy.special
+import torch
+
+from nsm import functional
+from nsm.estimators import Estimator
+from nsm.noise import Gaussian
+
+
+def tiny_network(parameters, z, estimator):
+    """3 inputs, 3 hidden units, 2 hidden units, and a smooth loss of the last states: z is (n, 3)."""
+    w1, beta1, w2, beta2, readout = parameters
+    law_of = {"noise": Gaussian(1.0), "site": "synapse", "draw": "moments", "estimator": estimator}
+    hidden = functional.sample(z, w1, None, beta1, **law_of)
+    hidden = functional.sample(hidden, w2, None, beta2, **law_of)
+    return (hidden @ readout - 0.3).square()
+
+
+def exact_loss(parameters, z):
+    """E[loss] as a sum over the states of both layers, differentiable in the parameters. z is (3,)."""
+    w1, beta1, w2, beta2, readout = parameters
+
+    def chance(states, z, w, beta):
+        t = functional.erf_argument(*functional.moments(z, w, None, beta, noise=Gaussian(1.0)))
+        p = functional.firing_probability(t)
+        return torch.where(states > 0, p, 1 - p).prod(-1)
+
+    total = torch.zeros((), dtype=torch.float64)
+    for first in itertools.product([-1.0, 1.0], repeat=3):
+        h1 = torch.tensor(first, dtype=torch.float64)
+        for second in itertools.product([-1.0, 1.0], repeat=2):
+            h2 = torch.tensor(second, dtype=torch.float64)
+            loss = (h2 @ readout - 0.3).square()
+            total = total + chance(h1, z, w1, beta1) * chance(h2, h1, w2, beta2) * loss
+    return total
+
+
+def estimator_bias(estimator: Estimator, n: int = 400_000, batches: int = 20) -> dict[str, float]:
+    """How far the mean estimated gradient of w1, β1, w2 and β2 lies from the exact one, over its length."""
+    torch.manual_seed(4)
+    parameters = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3, 3), (3,), (2, 3), (2,))]
+    readout = torch.tensor([0.8, -0.5], dtype=torch.float64)
+    z = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+    exact = _flat(torch.autograd.grad(exact_loss([*parameters, readout], z), parameters))
+    estimates = []
+    for _ in range(batches):
+        loss = tiny_network([*parameters, readout], z.expand(n // batches, 3), estimator).mean()
+        estimates.append(_flat(torch.autograd.grad(loss, parameters)))
+    mean, error = torch.stack(estimates).mean(0), torch.stack(estimates).std(0) / math.sqrt(batches)
+    return {
+        "relative_bias": float((mean - exact).norm() / exact.norm()),
+        "standard_error": float(error.norm() / exact.norm()),
+        "cosine": float(torch.nn.functional.cosine_similarity(mean, exact, dim=0)),
+    }
+
+
+def _flat(gradients) -> torch.Tensor:
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def kolmogorov_distance(weights: np.ndarray, p: float) -> float:
+    """The largest difference between the exact distribution of Σ ξ_j w_j, ξ ~ Bernoulli(p), and the normal one.
+
+    All masks up to a fan-in of 12; above, a lattice on which each atom is shared by its two neighbours.
+    """
+    mean, std = p * weights.sum(), math.sqrt(p * (1 - p)) * np.linalg.norm(weights)
+    if len(weights) <= 12:
+        sums, chance = np.zeros(1), np.ones(1)
+        for w in weights:
+            sums = np.concatenate([sums, sums + w])
+            chance = np.concatenate([chance * (1 - p), chance * p])
+        order = np.argsort(sums, kind="stable")
+        sums, chance = sums[order], chance[order]
+        last = np.append(np.abs(np.diff(sums)) > 1e-12, True)  # equal sums are one atom
+        above = np.cumsum(chance)[last]
+        below = np.concatenate([[0.0], above[:-1]])
+        normal = scipy.special.ndtr((sums[last] - mean) / std)
+        return float(max(np.abs(above - normal).max(), np.abs(below - normal).max()))
+    points = 2**18
+    reach = np.abs(weights).sum()
+    step = 2.2 * reach / points
+    spectrum = np.ones(points // 2 + 1, complex)
+    frequency = np.arange(points // 2 + 1) / points
+    for w in weights:
+        cells, share = divmod(w / step, 1)
+        jump = (1 - share) * np.exp(-2j * np.pi * frequency * cells) + share * np.exp(
+            -2j * np.pi * frequency * (cells + 1)
+        )
+        spectrum *= 1 - p + p * jump
+    mass = np.fft.irfft(spectrum, points)
+    cells = np.arange(points)
+    cells[points // 2 :] -= points
+    order = np.argsort(cells)
+    above = np.cumsum(mass[order])
+    normal = scipy.special.ndtr((cells[order] * step - mean) / std)
+    return float(max(np.abs(above - normal).max(), np.abs(above - mass[order] - normal).max()))
