@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import scipy.stats
 
 from nsm import record
 from nsm.estimators import get_estimator
@@ -14,7 +15,7 @@ from nsm.estimators import get_estimator
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))  # the oracles of the tests
 
-from enumeration import estimator_bias, kolmogorov_distance  # noqa: E402
+from enumeration import distance_of_atoms, estimator_bias, kolmogorov_distance  # noqa: E402
 
 SEED = 0
 DRAWS = 20
@@ -28,20 +29,26 @@ def distances() -> list[dict]:
     rows = []
     for fan_in in FAN_INS:
         drawn = np.random.default_rng(SEED).normal(size=(DRAWS, fan_in))
-        dominant = np.append(np.full(fan_in - 1, 0.1 / (fan_in - 1)), 1.0)
         for p in KEEP:
             normal = [kolmogorov_distance(weights, p) for weights in drawn]
+            kept = np.arange(fan_in)  # of all equal weights but one
+            others = scipy.stats.binom.pmf(kept, fan_in - 1, p)
+            small = 0.1 * kept / (fan_in - 1)
             rows.append(
                 {
                     "fan_in": fan_in,
                     "p": p,
                     "normal": float(np.mean(normal)),
                     "normal_std": float(np.std(normal, ddof=1)),
-                    "equal": kolmogorov_distance(np.ones(fan_in), p),
-                    "dominant": kolmogorov_distance(dominant, p),
+                    "equal": _with_last_weight(kept, others, 1.0, p),
+                    "dominant": _with_last_weight(small, others, 1.0, p),
                 }
             )
     return rows
+
+
+def _with_last_weight(sums: np.ndarray, chance: np.ndarray, weight: float, p: float) -> float:
+    return distance_of_atoms(np.concatenate([sums, sums + weight]), np.concatenate([chance * (1 - p), chance * p]))
 
 
 def estimators() -> list[dict]:

@@ -63,24 +63,32 @@ def _flat(gradients) -> torch.Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
+def distance_of_atoms(sums: np.ndarray, chance: np.ndarray) -> float:
+    """The largest difference between the distribution of these atoms and the normal one of its moments."""
+    mean = chance @ sums
+    std = math.sqrt(chance @ (sums - mean) ** 2)
+    order = np.argsort(sums, kind="stable")
+    sums, chance = sums[order], chance[order]
+    last = np.append(np.abs(np.diff(sums)) > 1e-9 * std, True)  # equal sums are one atom
+    above = np.cumsum(chance)[last]
+    below = np.concatenate([[0.0], above[:-1]])
+    normal = scipy.special.ndtr((sums[last] - mean) / std)
+    return float(max(np.abs(above - normal).max(), np.abs(below - normal).max()))
+
+
 def kolmogorov_distance(weights: np.ndarray, p: float) -> float:
     """The largest difference between the exact distribution of Σ ξ_j w_j, ξ ~ Bernoulli(p), and the normal one.
 
-    All masks up to a fan-in of 12; above, a lattice on which each atom is shared by its two neighbours.
+    All masks up to a fan-in of 12; above, a lattice, on which each atom is shared by its two neighbours: for weights
+    that are all different, whose masks then fill the line.
     """
-    mean, std = p * weights.sum(), math.sqrt(p * (1 - p)) * np.linalg.norm(weights)
     if len(weights) <= 12:
         sums, chance = np.zeros(1), np.ones(1)
         for w in weights:
             sums = np.concatenate([sums, sums + w])
             chance = np.concatenate([chance * (1 - p), chance * p])
-        order = np.argsort(sums, kind="stable")
-        sums, chance = sums[order], chance[order]
-        last = np.append(np.abs(np.diff(sums)) > 1e-12, True)  # equal sums are one atom
-        above = np.cumsum(chance)[last]
-        below = np.concatenate([[0.0], above[:-1]])
-        normal = scipy.special.ndtr((sums[last] - mean) / std)
-        return float(max(np.abs(above - normal).max(), np.abs(below - normal).max()))
+        return distance_of_atoms(sums, chance)
+    std = math.sqrt(p * (1 - p)) * np.linalg.norm(weights)
     points = 2**16
     step = 24 * std / points  # twelve standard deviations to each side; what wraps around is nothing
     frequency = np.arange(points // 2 + 1) / points
