@@ -4,6 +4,7 @@ python benchmarks/core.py
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,10 @@ KEEP = (0.1, 0.25, 0.5)
 GRADIENT_SAMPLES = 400_000
 
 
-def distances() -> list[dict]:
+def distances(fan_ins: Sequence[int] = FAN_INS) -> list[dict]:
     """The distance for weights drawn from a normal, of equal size, and with one ten times the others together."""
     rows = []
-    for fan_in in FAN_INS:
+    for fan_in in fan_ins:
         drawn = np.random.default_rng(SEED).normal(size=(DRAWS, fan_in))
         for p in KEEP:
             normal = [kolmogorov_distance(weights, p) for weights in drawn]

@@ -1,0 +1,60 @@
+"""Every Python example in README and docs runs as it stands, and every table is its record."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import core
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = [
+    (page, number, code)
+    for page in PAGES
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M), 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [pytest.param(page, code, id=f"{page.relative_to(ROOT)}-{number}") for page, number, code in EXAMPLES],
+)
+def test_examples_run(page, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+
+
+def test_the_quick_start_is_short_and_its_loop_learns(capsys):
+    start, loop = (code for page, _, code in EXAMPLES if page.name == "README.md")
+    assert len([line for line in start.splitlines() if line.strip()]) <= 15
+    assert len([line for line in loop.splitlines() if line.strip()]) <= 30
+    exec(loop, {})
+    error, confidence, on_noise = map(float, re.findall(r"[\d.]+", capsys.readouterr().out))
+    assert error < 5
+    assert confidence > on_noise + 0.1
+
+
+def test_tables_of_the_law_are_the_record():
+    record = json.loads((ROOT / "results" / "law.json").read_text())
+    page = (ROOT / "docs" / "law.md").read_text()
+    assert core.distance_table(record["distances"]) in page
+    assert core.estimator_table(record["estimators"]) in page
+    assert {"commit", "hardware", "versions", "settings"} <= set(record)
+
+
+def test_the_record_of_the_law_can_be_made_again():
+    """Up to a fan-in of 12 it is exact and quick, so it is done here."""
+    record = json.loads((ROOT / "results" / "law.json").read_text())
+    made = core.distances(fan_ins=(8, 12))
+    for old, new in zip(record["distances"][: len(made)], made, strict=True):
+        assert new == pytest.approx(old, rel=1e-9)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} → {target}"
