@@ -11,11 +11,10 @@ import law
 from law import check_rate
 from nsm import networks
 from nsm.estimators import Deterministic, StraightThrough
-from nsm.layers import NSMLayer, Stochastic, deterministic
+from nsm.layers import NSMLayer, Sign, Stochastic, deterministic
 from nsm.networks import (
     UNITS,
     NoisyRectifier,
-    Sign,
     StochasticSigmoid,
     bnsm,
     cifar_cnn,

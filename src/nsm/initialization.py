@@ -2,15 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor, fx, nn
 
 from nsm import functional
-from nsm.estimators import Estimator
-from nsm.functional import Draw, Inputs, Site
-from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear, counterpart
-from nsm.noise import Bernoulli, Noise
+from nsm.functional import Inputs
+from nsm.layers import Binarize, Law, NSMConv2d, NSMLayer, NSMLinear, Sign, counterpart
 
 # ------------------------------------------------------------------------- from data
 
@@ -109,15 +108,7 @@ _HIDDEN_BY_NAME = {
 }  # fmt: skip
 
 
-def convert(
-    model: nn.Module,
-    *,
-    noise: Noise = Bernoulli(0.5),
-    site: Site = "neuron",
-    draw: Draw = "auto",
-    inputs: Inputs = "binary",
-    estimator: str | Estimator = "probability",
-) -> nn.Module:
+def convert(model: nn.Module, **law: Unpack[Law]) -> nn.Module:
     """A trained network of modules as its NSM: a copy in which every layer that feeds an activation is stochastic.
 
     A ``Linear`` or ``Conv2d``, the ``BatchNorm`` after it and the activation become one NSM layer whose weights
@@ -128,11 +119,8 @@ def convert(
 
     Args:
         model: a trained module, traceable by ``torch.fx``, with its activations as modules.
-        noise: the distribution of ξ.
-        site: where the noise sits.
-        draw: how synaptic noise is drawn.
-        inputs: what the model's own input is, "binary" (±1) or "real"; deeper layers are found out.
-        estimator: how a gradient passes the sign.
+        law: ``noise``, ``site``, ``draw``, ``estimator`` and ``inputs``, as for `NSMLinear`; ``inputs`` says what the
+            model itself reads, and for deeper layers follows from the model.
 
     Returns:
         A new module; ``model`` is not changed.
@@ -160,38 +148,25 @@ def convert(
         if activation is None:
             continue
         hidden |= {node, activation}
-        stochastic = counterpart(
-            layer,
-            noise=noise,
-            site=site,
-            draw=draw,
-            inputs=_kind_of_input(node, modules, hidden, inputs),
-            estimator=estimator,
-        )
-        _copy_pre_activation(
-            stochastic, layer, [m for norm in norms if isinstance(m := _module(norm, modules), _NORMS)]
-        )
-        new[name] = stochastic
+        kind = _kind_of_input(node, modules, hidden, outside=law.get("inputs", "binary"))
+        machine = counterpart(layer, **(law | {"inputs": kind}))
+        _copy_pre_activation(machine, layer, [m for norm in norms if isinstance(m := _module(norm, modules), _NORMS)])
+        new[name] = machine
         new |= {str(absorbed.target): nn.Identity() for absorbed in (*norms, activation)}
     for node in graph.nodes:
         module, name = _module(node, modules), str(node.target)
         if isinstance(module, _DROPOUTS):
             new[name] = nn.Identity()
-        elif (isinstance(module, _ACTIVATIONS) and node not in hidden) or (
-            name in new and _stays(node, hidden, module)
-        ):
-            raise ValueError(
-                "Expected argument `model` to have each activation directly after one Linear or Conv2d "
-                f"(BatchNorm, dropout and max-pooling may stand between), but got `{name}` elsewhere"
-            )
+        elif isinstance(module, _ACTIVATIONS) and node not in hidden:
+            raise _misplaced(name)
+        elif isinstance(module, nn.Linear | nn.Conv2d) and name in new and node not in hidden:
+            raise _misplaced(name)  # replaced because of one of its uses, but also used without an activation
     if not hidden:
         raise ValueError(
             "Expected argument `model` to have a Linear or Conv2d followed by an activation module, "
             f"but got {type(model).__name__} without any"
         )
     for name, module in new.items():
-        if not name:
-            raise ValueError(f"Expected argument `model` to contain layers, but got the layer {type(model).__name__}")
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, module)
     return model
@@ -205,7 +180,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, NSMLayer | Binarize) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, NSMLayer | Binarize | Sign) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _trace(model: nn.Module) -> fx.Graph:
@@ -247,24 +222,26 @@ def _find_activation(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[list
     return [], None
 
 
-def _kind_of_input(node: fx.Node, modules: dict[str, nn.Module], hidden: set[fx.Node], inputs: Inputs) -> Inputs:
+def _kind_of_input(node: fx.Node, modules: dict[str, nn.Module], hidden: set[fx.Node], *, outside: Inputs) -> Inputs:
     """Whether ±1 states reach this layer: only pooling by maximum, reshaping and dropout leave them as they are."""
     while node.all_input_nodes:
         node = node.all_input_nodes[0]
         module = _module(node, modules)
-        if node in hidden or isinstance(module, NSMLayer | Binarize):
+        if node in hidden or isinstance(module, NSMLayer | Binarize | Sign):
             return "binary"
         if node.op == "placeholder":
-            return inputs
+            return outside
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
         if not (isinstance(module, (*_KEEPS_STATES, *_DROPOUTS)) or (module is None and name in _KEEPS_STATES_BY_NAME)):
             break
     return "real"
 
 
-def _stays(node: fx.Node, hidden: set[fx.Node], module: nn.Module | None) -> bool:
-    """Whether a layer that was replaced because of one of its uses is also used without an activation."""
-    return isinstance(module, nn.Linear | nn.Conv2d) and node not in hidden
+def _misplaced(name: str) -> ValueError:
+    return ValueError(
+        "Expected argument `model` to have each activation directly after one Linear or Conv2d "
+        f"(BatchNorm, dropout and max-pooling may stand between), but got `{name}` elsewhere"
+    )
 
 
 @torch.no_grad()

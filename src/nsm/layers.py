@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -323,55 +323,31 @@ class NSMConv2d(NSMLayer):
             )
 
 
-def counterpart(
-    layer: nn.Linear | nn.Conv2d,
-    *,
-    noise: Noise = Bernoulli(0.5),
-    site: Site = "neuron",
-    draw: Draw = "auto",
-    inputs: Inputs = "binary",
-    estimator: str | Estimator = "probability",
-) -> "NSMLinear | NSMConv2d":
+class Law(TypedDict, total=False):
+    """The arguments that the two layers share, as keywords; what is left out has the layers' default."""
+
+    noise: Noise
+    site: Site
+    draw: Draw
+    inputs: Inputs
+    estimator: str | Estimator
+
+
+def counterpart(layer: nn.Linear | nn.Conv2d, **law: Unpack[Law]) -> NSMLinear | NSMConv2d:
     """The NSM layer of the same shape and weights, with β = 1 and b = 0.
 
     >>> counterpart(nn.Linear(3, 2), noise=Bernoulli(0.25))
     NSMLinear(3, 2, bias=True, noise=Bernoulli(p=0.25), site='neuron', estimator=Probability())
     """
-    weight, bias = layer.weight, layer.bias is not None
+    bias, like = layer.bias is not None, {"device": layer.weight.device, "dtype": layer.weight.dtype}
     if isinstance(layer, nn.Linear):
-        new = NSMLinear(
-            layer.in_features,
-            layer.out_features,
-            bias,
-            noise=noise,
-            site=site,
-            draw=draw,
-            inputs=inputs,
-            estimator=estimator,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        new = NSMLinear(layer.in_features, layer.out_features, bias, **like, **law)
     else:
-        new = NSMConv2d(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            layer.groups,
-            bias,
-            layer.padding_mode,
-            noise=noise,
-            site=site,
-            draw=draw,
-            inputs=inputs,
-            estimator=estimator,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        conv: Any = layer  # nn.Conv2d types its pairs as tuples of any length
+        shape = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups)
+        new = NSMConv2d(conv.in_channels, conv.out_channels, *shape, bias, conv.padding_mode, **like, **law)
     with torch.no_grad():
-        new.weight.copy_(weight)
+        new.weight.copy_(layer.weight)
     return new.train(layer.training)
 
 
@@ -403,6 +379,22 @@ class Binarize(nn.Module):
     def extra_repr(self) -> str:
         """The threshold."""
         return f"threshold={self.threshold}"
+
+
+class Sign(nn.Module):
+    """sgn(x), passed by gradients in the way of ``estimator``: `StraightThrough` (x) or `Deterministic` (erf x)."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        super().__init__()
+        self.estimator = estimator
+
+    def forward(self, x: Tensor) -> Tensor:
+        """States −1 or +1."""
+        return self.estimator(x, lambda: x)
+
+    def extra_repr(self) -> str:
+        """The estimator."""
+        return repr(self.estimator)
 
 
 @contextmanager

@@ -15,13 +15,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from nsm.estimators import Deterministic, Estimator, StraightThrough, pass_gradient, sgn
-from nsm.layers import Stochastic, counterpart
+from nsm.estimators import Deterministic, StraightThrough, pass_gradient, sgn
+from nsm.layers import Law, Sign, Stochastic, counterpart
 from nsm.noise import Bernoulli, Gaussian, Noise
 
 Layer = nn.Linear | nn.Conv2d
@@ -31,13 +32,13 @@ Unit = Callable[[Layer], nn.Module]
 # ------------------------------------------------------------------------- units
 
 
-def bnsm(layer: Layer, **law) -> nn.Module:
+def bnsm(layer: Layer, **law: Unpack[Law]) -> nn.Module:
     """bNSM: blank-out noise, kept with p = 0.25 in convolutions and 0.5 in linear layers; more of the law by name."""
     noise: Noise = Bernoulli(0.25 if isinstance(layer, nn.Conv2d) else 0.5)
     return counterpart(layer, **{"noise": noise, **law})
 
 
-def gnsm(layer: Layer, **law) -> nn.Module:
+def gnsm(layer: Layer, **law: Unpack[Law]) -> nn.Module:
     """gNSM: Gaussian noise with σ = 1 (which drops out of the law)."""
     return counterpart(layer, **{"noise": Gaussian(1.0), **law})
 
@@ -95,22 +96,6 @@ UNITS: dict[str, Unit] = {
     "BN": bn,
     "StNN": stnn,
 }
-
-
-class Sign(nn.Module):
-    """sgn(x), passed by gradients in the way of ``estimator``: `StraightThrough` (x) or `Deterministic` (erf x)."""
-
-    def __init__(self, estimator: Estimator) -> None:
-        super().__init__()
-        self.estimator = estimator
-
-    def forward(self, x: Tensor) -> Tensor:
-        """States −1 or +1."""
-        return self.estimator(x, lambda: x)
-
-    def extra_repr(self) -> str:
-        """The estimator."""
-        return repr(self.estimator)
 
 
 class StochasticSigmoid(Stochastic):
