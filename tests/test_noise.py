@@ -9,6 +9,7 @@ import torch
 
 import law
 from law import check_rate
+from noise_repeats import SHAPES, check_no_repeats, check_uncorrelated
 from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform, check_noise
 
 ids = [type(noise).__name__ for noise in law.NOISES]
@@ -41,6 +42,24 @@ def test_same_seed_same_draws_and_no_two_alike_otherwise(noise):
     assert torch.equal(first, again)
     assert not torch.equal(noise.sample((100,)), noise.sample((100,)))
     assert noise.sample((0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_noise_never_repeats(shape, compiled):
+    check_no_repeats(shape, compiled=compiled)
+
+
+def test_a_repeated_stretch_of_noise_is_seen():
+    noise = torch.randn(100_003).sign().double()
+    other = torch.randn(100_003).sign().double()
+    check_uncorrelated([noise, other])
+    other[50_000:60_000] = noise[1_000:11_000]
+    with pytest.raises(AssertionError, match="draw 0 repeats in draw 1"):
+        check_uncorrelated([noise, other])
+    noise[50_000:] = noise[:50_003].clone()
+    with pytest.raises(AssertionError, match="draw 0 repeats in draw 0 at a distance of"):
+        check_uncorrelated([noise])
 
 
 @pytest.mark.parametrize("noise", law.NOISES, ids=ids)

@@ -1,0 +1,61 @@
+"""The law on a CUDA device, eager and compiled; run with `make test-gpu`."""
+
+import pytest
+import torch
+
+import law
+from law import Case, check_layer, layer_of
+from noise_repeats import SHAPES, check_no_repeats
+from nsm.functional import Draw, Site
+from nsm.networks import mnist_cnn
+from nsm.noise import Bernoulli, Gaussian
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
+CASES = [
+    Case(noise, site, draw, geometry, bias, dtype)
+    for noise in law.NOISES
+    for site, draw in SITES
+    for geometry in ("linear", "conv")
+    for bias, dtype in ((True, torch.float32), (False, torch.bfloat16))
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sampled_rates_obey_the_law(case):
+    layer = layer_of(case).cuda()
+    check_layer(case, lambda z: layer(z.cuda()).cpu())
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if isinstance(c.noise, Bernoulli | Gaussian)], ids=str)
+def test_compiled_rates_obey_the_law(case):
+    torch._dynamo.reset()
+    layer = torch.compile(layer_of(case).cuda(), fullgraph=True)
+    check_layer(case, lambda z: layer(z.cuda()).cpu())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_noise_never_repeats(shape, compiled):
+    check_no_repeats(shape, "cuda", compiled=compiled)
+
+
+def test_a_network_trains_in_a_compiled_step():
+    torch.manual_seed(0)
+    model = mnist_cnn().cuda()
+    step = torch.compile(model)
+    prototypes = torch.randn(10, 1, 28, 28, device="cuda").sign()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    losses = []
+    for _ in range(100):
+        labels = torch.randint(10, (100,), device="cuda")
+        flips = torch.where(torch.rand(100, 1, 28, 28, device="cuda") < 0.2, -1.0, 1.0)
+        loss = torch.nn.functional.cross_entropy(step(prototypes[labels] * flips), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) / 10 < 0.1
