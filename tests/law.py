@@ -33,17 +33,22 @@ class LawBroken(AssertionError):
 
 
 def check_rate(hits: int, n: int, p: float, *, tolerance: float = 0.0) -> None:
-    """Exact two-sided binomial test of ``hits`` in ``n`` against a probability in p ± tolerance.
+    """Exact two-sided binomial test of ``hits`` in ``n`` against a probability in p ± tolerance."""
+    check_rate_between(hits, n, p - tolerance, p + tolerance)
+
+
+def check_rate_between(hits: int, n: int, low: float, high: float) -> None:
+    """Exact two-sided binomial test of ``hits`` in ``n`` against the nearest probability in [low, high].
 
     A sum of independent hits with unequal probabilities of mean p is less spread than the binomial (Hoeffding,
     1956), so the test holds for pooled units as well.
     """
     global comparisons
     comparisons += 1
-    nearest = min(max(hits / n, p - tolerance, 0.0), p + tolerance, 1.0)
+    nearest = min(max(hits / n, low, 0.0), high, 1.0)
     tail = min(scipy.stats.binom.cdf(hits, n, nearest), scipy.stats.binom.sf(hits - 1, n, nearest))
     if 2 * tail < FALSE_ALARM:
-        raise LawBroken(f"{hits} of {n} draws = {hits / n:.5f}, expected {p:.5f} ± {tolerance}")
+        raise LawBroken(f"{hits} of {n} draws = {hits / n:.5f}, expected {low:.5f} to {high:.5f}")
 
 
 # ------------------------------------------------------------------------- the truth, in float64
@@ -166,6 +171,23 @@ class Case:
     @cached_property
     def truth(self) -> np.ndarray:
         """P(+1) of every unit, from the parameters as rounded to the type, in plain loops."""
+        return self._probabilities(slack=0.0)
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Between which probabilities each unit must fire.
+
+        The truth itself but for bfloat16, which gets its tolerance; where the noise is discrete, a single sum of
+        weights may also lie within rounding of the threshold, and count on either side.
+        """
+        if self.dtype != torch.bfloat16:
+            return self.truth, self.truth
+        discrete = self.draw == "exact" and discrete_atoms(self.noise) is not None
+        slack = 2.0**-8 if discrete else 0.0
+        return self._probabilities(-slack) - BF16_TOLERANCE, self._probabilities(slack) + BF16_TOLERANCE
+
+    def _probabilities(self, slack: float) -> np.ndarray:
+        """P(u + slack × (the sum of all sizes in u) ≥ 0) of every unit."""
         z, weight, bias, beta = (None if v is None else v.double().numpy() for v in self.parameters)
         assert z is not None
         assert weight is not None
@@ -177,12 +199,9 @@ class Case:
             terms = weight[unit[0]] * z if self.geometry == "linear" else _convolution_terms(weight, z, unit)
             slope = beta[unit] if beta.ndim == len(shape) else beta[unit[0]]
             mean = math.sqrt(2) * s * slope * terms.sum() + (0.0 if bias is None else bias[unit[0]])
+            mean += slack * (abs(mean) + np.abs(terms).sum())
             result[unit] = probability_of_sum(self.noise, terms.ravel(), mean, moments=self.draw == "moments")
         return result
-
-    @property
-    def tolerance(self) -> float:
-        return BF16_TOLERANCE if self.dtype == torch.bfloat16 else 0.0
 
 
 def layer_of(case: Case, **options) -> NSMLinear | NSMConv2d:
@@ -237,17 +256,22 @@ def check_counts(hits: np.ndarray, rows: int, case: Case) -> None:
     most central probabilities, one for each part of the layer. Independent ones are pooled, twice: turned so that
     each is mostly on (which an error of scale shifts) and as they are (which an error of location shifts).
     """
+    low, high = case.bounds
     if case.site == "neuron":
         central = np.abs(np.abs(case.truth - 0.5) - 0.34)  # |t| near 0.7
         for part in np.array_split(np.arange(case.truth.size), 3):
-            unit = part[np.argmin(central.ravel()[part])]
-            check_rate(int(hits.ravel()[unit]), rows, float(case.truth.ravel()[unit]), tolerance=case.tolerance)
+            unit = np.unravel_index(part[np.argmin(central.ravel()[part])], case.truth.shape)
+            check_rate_between(int(hits[unit]), rows, low[unit], high[unit])
         return
     n = rows * case.truth.size
-    mostly_on = np.where(case.truth >= 0.5, hits, rows - hits)
-    p_on = np.maximum(case.truth, 1 - case.truth)
-    check_rate(int(mostly_on.sum()), n, float(p_on.mean()), tolerance=case.tolerance)
-    check_rate(int(hits.sum()), n, float(case.truth.mean()), tolerance=case.tolerance)
+    on = case.truth >= 0.5
+    check_rate_between(
+        int(np.where(on, hits, rows - hits).sum()),
+        n,
+        np.where(on, low, 1 - high).mean(),
+        np.where(on, high, 1 - low).mean(),
+    )
+    check_rate_between(int(hits.sum()), n, low.mean(), high.mean())
 
 
 def check_law(case: Case, sample: Callable[..., torch.Tensor] = functional.sample, seed: int = 0) -> None:
