@@ -261,7 +261,7 @@ def check_counts(hits: np.ndarray, rows: int, case: Case) -> None:
         central = np.abs(np.abs(case.truth - 0.5) - 0.34)  # |t| near 0.7
         for part in np.array_split(np.arange(case.truth.size), 3):
             unit = np.unravel_index(part[np.argmin(central.ravel()[part])], case.truth.shape)
-            check_rate_between(int(hits[unit]), rows, low[unit], high[unit])
+            check_rate_between(int(hits[unit]), rows, float(low[unit]), float(high[unit]))
         return
     n = rows * case.truth.size
     on = case.truth >= 0.5

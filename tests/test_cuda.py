@@ -47,7 +47,8 @@ def test_a_network_trains_in_a_compiled_step():
     torch.manual_seed(0)
     model = mnist_cnn().cuda()
     step = torch.compile(model)
-    prototypes = torch.randn(10, 1, 28, 28, device="cuda").sign()
+    coarse = torch.randn(10, 1, 7, 7, device="cuda")
+    prototypes = torch.nn.functional.interpolate(coarse, (28, 28)).sign()  # shapes a convolution can see
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     losses = []
     for _ in range(100):
