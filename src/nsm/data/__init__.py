@@ -12,26 +12,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsm.data.augment import random_crop, random_flip, random_shift
+    from nsm.data.cifar import read_cifar, read_cifar_pickle
     from nsm.data.dataset import Dataset
     from nsm.data.errors import DataError
+    from nsm.data.events import read_aedat, read_events, read_gestures, read_npy_events
+    from nsm.data.framing import frames
     from nsm.data.idx import read_idx
 
 _HOME = {  # public name -> the module it lives in
     "DataError": "errors",
     "Dataset": "dataset",
+    "frames": "framing",
     "random_crop": "augment",
     "random_flip": "augment",
     "random_shift": "augment",
+    "read_aedat": "events",
+    "read_cifar": "cifar",
+    "read_cifar_pickle": "cifar",
+    "read_events": "events",
+    "read_gestures": "events",
     "read_idx": "idx",
+    "read_npy_events": "events",
 }
 
 __all__ = [
     "DataError",
     "Dataset",
+    "frames",
     "random_crop",
     "random_flip",
     "random_shift",
+    "read_aedat",
+    "read_cifar",
+    "read_cifar_pickle",
+    "read_events",
+    "read_gestures",
     "read_idx",
+    "read_npy_events",
 ]
 
 

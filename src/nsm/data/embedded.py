@@ -36,7 +36,7 @@ def read_embedded(folder: Path = _HERE) -> tuple[np.ndarray, np.ndarray]:
     Example:
         >>> rows, labels = read_embedded()
         >>> print(np.unpackbits(rows[0, 7]), labels[0])
-        [0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0] 5
+        [0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0] 5
     """
     path = folder / "mnist.xz"
     packed = path.read_bytes()
