@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from data.real import real
 
+from data.real import real
 from nsm.data import DataError, read_aedat, read_events, read_gestures, read_npy_events
 
 
@@ -23,7 +23,10 @@ def test_events_equal_tonic_on_every_real_recording():
     paths = sorted(real("nmnist").glob("T*/*/*.bin"))
     assert len(paths) >= 1100
     for path in paths:
-        ours, theirs = read_events(path.read_bytes(), name=path.name), tonic_io.read_mnist_file(str(path), dtype)
+        ours, theirs = (
+            read_events(path.read_bytes(), name=path.name),
+            tonic_io.read_mnist_file(str(path), dtype),
+        )
         assert len(ours) == len(theirs) > 100
         for field in "xytp":
             np.testing.assert_array_equal(ours[field], theirs[field])
@@ -33,7 +36,12 @@ def test_overflow_equals_tonic(tmp_path):
     tonic_io = pytest.importorskip("tonic.io")
     rng = np.random.default_rng(0)
     data = b"".join(
-        pack(int(rng.integers(34)), 240 if rng.random() < 0.1 else int(rng.integers(34)), int(rng.integers(2**23)), int(p))
+        pack(
+            int(rng.integers(34)),
+            240 if rng.random() < 0.1 else int(rng.integers(34)),
+            int(rng.integers(2**23)),
+            int(p),
+        )
         for p in rng.integers(2, size=500)
     )
     (tmp_path / "a.bin").write_bytes(data)

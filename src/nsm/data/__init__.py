@@ -12,17 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsm.data.augment import random_crop, random_flip, random_shift
+    from nsm.data.catalogue import names
     from nsm.data.cifar import read_cifar, read_cifar_pickle
     from nsm.data.dataset import Dataset
     from nsm.data.errors import DataError
     from nsm.data.events import read_aedat, read_events, read_gestures, read_npy_events
     from nsm.data.framing import frames
     from nsm.data.idx import read_idx
+    from nsm.data.loading import check, load
+    from nsm.data.store import get
 
 _HOME = {  # public name -> the module it lives in
     "DataError": "errors",
     "Dataset": "dataset",
+    "check": "loading",
     "frames": "framing",
+    "get": "store",
+    "load": "loading",
+    "names": "catalogue",
     "random_crop": "augment",
     "random_flip": "augment",
     "random_shift": "augment",
@@ -38,7 +45,11 @@ _HOME = {  # public name -> the module it lives in
 __all__ = [
     "DataError",
     "Dataset",
+    "check",
     "frames",
+    "get",
+    "load",
+    "names",
     "random_crop",
     "random_flip",
     "random_shift",

@@ -14,6 +14,9 @@ from typing import IO
 
 from nsm.data.errors import DataError
 
+Member = tuple[
+    str, int | None, Iterator[bytes]
+]  # name, size (None for a folder), contents: never more than size
 _BLOCK = 2**16
 _HEADER_LIMIT = 2**16  # of a long name or a pax header: a path, not a payload
 
@@ -49,42 +52,29 @@ def extract(
     """
     target.mkdir(parents=True, exist_ok=True)
     sums: dict[str, str] = {}
-    room, members = max_bytes, 0
+    room = max_bytes
     temporary = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=target))
     try:
-        for name, is_file, stream in _members(archive):
-            members += 1
+        for count, (name, size, blocks) in enumerate(_members(archive), start=1):
             path = _safe(name, archive)
-            if members > max_members:
-                raise DataError(f"Expected {archive} to have at most {max_members} entries, but got more")
-            if not is_file:
+            room -= size or 0
+            if count > max_members or room < 0:
+                limits = f"{max_members} entries and {max_bytes} bytes"
+                raise DataError(f"Expected {archive} to hold at most {limits}, but got more")
+            if size is None or not wanted(name):
                 continue
-            keep = wanted(name)
-            digest, out = hashlib.sha256(), None
-            if keep:
-                if (temporary / path).exists():
-                    raise DataError(f"Expected {archive} to name every file once, but got {name[:80]!r} again")
-                (temporary / path).parent.mkdir(parents=True, exist_ok=True)
-                out = (temporary / path).open("xb")
-            try:
-                for block in stream:
-                    room -= len(block)
-                    if room < 0:
-                        raise DataError(f"Expected {archive} to hold at most {max_bytes} bytes, but got more")
-                    if out:
-                        digest.update(block)
-                        out.write(block)
-            finally:
-                if out:
-                    out.close()
-            if keep:
-                sums[str(path)] = digest.hexdigest()
-                if progress:
-                    progress(len(sums), None)
+            if (temporary / path).exists():
+                raise DataError(f"Expected {archive} to name every file once, but got {name[:80]!r} again")
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            sums[str(path)] = _write(temporary / path, blocks)
+            if progress:
+                progress(len(sums), None)
         children = sorted(temporary.iterdir())
         for child in children:
             if (target / child.name).exists():
-                raise FileExistsError(f"Expected {target / child.name} not to exist, but it is there: left untouched")
+                raise FileExistsError(
+                    f"Expected {target / child.name} not to exist, but it is there: left untouched"
+                )
         for child in children:
             child.rename(target / child.name)
     except (zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, struct.error) as error:
@@ -92,7 +82,9 @@ def extract(
     except (NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"Expected {archive} to be a plain archive, but got {error}") from None  # zipfile's own
+        raise DataError(
+            f"Expected {archive} to be a plain archive, but got {error}"
+        ) from None  # zipfile's own
     except NotADirectoryError:
         raise DataError(f"Expected {archive} to have files in folders, but got one inside a file") from None
     finally:
@@ -100,17 +92,33 @@ def extract(
     return sums
 
 
+def _write(path: Path, blocks: Iterator[bytes]) -> str:
+    """Write one new file and return its SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("xb") as out:
+        for block in blocks:
+            digest.update(block)
+            out.write(block)
+    return digest.hexdigest()
+
+
 def _safe(name: str, archive: Path) -> PurePosixPath:
     """The entry's path, once it is known to stay inside."""
     path = PurePosixPath(name)
-    bad = not name or path.is_absolute() or ".." in path.parts or any(c in name for c in "\\:\0") or len(name) > 1024
+    bad = (
+        not name
+        or path.is_absolute()
+        or ".." in path.parts
+        or any(c in name for c in "\\:\0")
+        or len(name) > 1024
+    )
     if bad or any(len(part.encode("utf-8", "replace")) > 255 for part in path.parts):
         raise DataError(f"Expected entries of {archive} to stay inside it, but got {name[:80]!r}")
     return path
 
 
-def _members(archive: Path) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
-    """Name, whether it is a file, and contents of every entry; anything but files and folders raises."""
+def _members(archive: Path) -> Iterator[Member]:
+    """Every entry; anything but files and folders raises."""
     with archive.open("rb") as file:
         start = file.read(4)
         file.seek(0)
@@ -123,20 +131,20 @@ def _members(archive: Path) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
             yield from _tar_members(file, archive)
 
 
-def _zip_members(file: IO[bytes], archive: Path) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
+def _zip_members(file: IO[bytes], archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(file) as opened:
         for member in opened.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
                 raise DataError(f"Expected {archive} to hold plain files, but got {member.filename[:80]!r}")
             if member.is_dir():
-                yield member.filename, False, iter(())
+                yield member.filename, None, iter(())
             else:
                 with opened.open(member) as stream:
-                    yield member.filename, True, iter(lambda: stream.read(_BLOCK), b"")  # noqa: B023 - used at once
+                    yield member.filename, member.file_size, iter(lambda: stream.read(_BLOCK), b"")
 
 
-def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[tuple[str, bool, Iterator[bytes]]]:
+def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[Member]:
     """Read tar headers here: the standard library's reader takes a header's word for how much to hold in memory."""
 
     def exactly(count: int) -> bytes:
@@ -173,7 +181,7 @@ def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[t
             name = header[:100].split(b"\0")[0].decode()
             name, long_name = long_name or (f"{prefix}/{name}" if prefix else name), ""
             body = contents(size)
-            yield name, kind != b"5" and not name.endswith("/"), body
+            yield name, None if kind == b"5" or name.endswith("/") else size, body
             for _ in body:  # what the caller left
                 pass
         else:

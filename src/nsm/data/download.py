@@ -23,7 +23,7 @@ class NetworkError(OSError):
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow a redirect to http(s) only, and never from https back to http."""
 
-    def redirect_request(self, req, fp, code, msg, headers, newurl):  # noqa: D102 - urllib's own names
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https") or (old, new) == ("https", "http"):
             raise NetworkError(f"Expected {req.full_url} to stay on {old}, but got a redirect to {newurl}")
@@ -126,7 +126,12 @@ def _fetch(url: str, part: Path, limit: int, progress: Progress | None, timeout:
 def _open(request: urllib.request.Request, timeout: float) -> http.client.HTTPResponse:
     opener = urllib.request.OpenerDirector()  # http and https alone: no file:, ftp: or data: handler exists
     handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
-    for handler in (*handlers, urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPErrorProcessor, _Redirects):
+    for handler in (
+        *handlers,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        _Redirects,
+    ):
         opener.add_handler(handler())
     try:
         response = opener.open(request, timeout=timeout)

@@ -15,7 +15,9 @@ EVENT = np.dtype([("x", np.int16), ("y", np.int16), ("t", np.int64), ("p", np.bo
 
 _OVERFLOW_ROW, _OVERFLOW_TIME = 240, 2**13  # a row no sensor has: the clock went round
 _AEDAT_EVENT = np.dtype([("data", "<u4"), ("time", "<i4")])
-_AEDAT_PACKET = struct.Struct("<hhiiiiii")  # type, source, event size, time offset, overflow, capacity, number, valid
+_AEDAT_PACKET = struct.Struct(
+    "<hhiiiiii"
+)  # type, source, event size, time offset, overflow, capacity, number, valid
 
 
 def read_events(data: bytes, *, sensor: tuple[int, int] = (34, 34), name: str = "file") -> np.ndarray:
@@ -71,10 +73,14 @@ def read_aedat(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str =
     while position < len(data):
         packet, body = data[position : position + _AEDAT_PACKET.size], position + _AEDAT_PACKET.size
         if len(packet) < _AEDAT_PACKET.size:
-            raise DataError(f"Expected {name} to have a packet header at byte {position}, but got {len(packet)} bytes")
+            raise DataError(
+                f"Expected {name} to have a packet header at byte {position}, but got {len(packet)} bytes"
+            )
         kind, _, size, offset, overflow, capacity, number, valid = _AEDAT_PACKET.unpack(packet)
         if kind < 0 or size < 1 or overflow < 0 or not 0 <= valid <= number <= capacity:
-            raise DataError(f"Expected {name} to have a sound packet at byte {position}, but got {packet.hex(' ')}")
+            raise DataError(
+                f"Expected {name} to have a sound packet at byte {position}, but got {packet.hex(' ')}"
+            )
         if size * capacity > len(data) - body:
             got = f"{len(data) - body} of {size * capacity} bytes"
             raise DataError(f"Expected {name} to hold the packet at byte {position}, but got {got}")
@@ -111,7 +117,9 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
     """
     lines = data.split()
     if not lines or lines[0] != b"class,startTime_usec,endTime_usec":
-        raise DataError(f"Expected {name} to start with class,startTime_usec,endTime_usec, but got {data[:40]!r}")
+        raise DataError(
+            f"Expected {name} to start with class,startTime_usec,endTime_usec, but got {data[:40]!r}"
+        )
     for line in lines[1:]:
         if not re.fullmatch(rb"\d{1,3},\d{1,18},\d{1,18}", line):
             raise DataError(f"Expected {name} to have rows of three numbers, but got {line[:40]!r}")
@@ -119,7 +127,9 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
     for number, start, end in rows:
         if not 1 <= number <= classes or start >= end:
             got = f"{number},{start},{end}"
-            raise DataError(f"Expected {name} to have classes 1 to {classes} and ends after starts, but got {got}")
+            raise DataError(
+                f"Expected {name} to have classes 1 to {classes} and ends after starts, but got {got}"
+            )
     return rows - [1, 0, 0]
 
 
@@ -136,7 +146,9 @@ def read_npy_events(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: 
         re.DOTALL,
     )
     if header is None:
-        raise DataError(f"Expected {name} to be an .npy array of numbers of shape (N, 4), but got {data[:80]!r}")
+        raise DataError(
+            f"Expected {name} to be an .npy array of numbers of shape (N, 4), but got {data[:80]!r}"
+        )
     try:
         dtype = np.dtype("<" + header[1].decode())
     except TypeError:

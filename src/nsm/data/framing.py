@@ -59,7 +59,9 @@ def frames(
     if polarity not in ("on", "off", "both"):
         raise DataError(f"Expected argument `polarity` to be 'on', 'off' or 'both', but got {polarity!r}")
     t = events["t"].astype(np.int64) - start
-    last = max(int(t.max()), 1) if len(t) else 1  # of all events: the length is the recording's, not a polarity's
+    last = (
+        max(int(t.max()), 1) if len(t) else 1
+    )  # of all events: the length is the recording's, not a polarity's
     if count is None:
         count = last // (window or 1) + 1
     planes = 2 if polarity == "both" else 1

@@ -64,7 +64,9 @@ def read_idx(data: bytes, *, name: str = "file") -> np.ndarray:
         )
     start = 4 + 4 * data[3]
     if not 1 <= data[3] <= 4 or len(data) < start:
-        raise DataError(f"Expected {name} to declare 1 to 4 dimensions, but got {data[3]} in {len(data)} bytes")
+        raise DataError(
+            f"Expected {name} to declare 1 to 4 dimensions, but got {data[3]} in {len(data)} bytes"
+        )
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if math.prod(shape) != len(data) - start:
         raise DataError(f"Expected {name} to hold {shape} bytes, but got {len(data) - start}")
