@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsm import data
+    from nsm import data as data
 
 __version__ = "0.1.0"
 

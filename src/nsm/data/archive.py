@@ -30,10 +30,10 @@ def extract(
     max_bytes: int = 8 * 2**30,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, str]:
-    """Unpack the regular files of a ``.zip``, ``.tar`` or ``.tar.gz`` whose name is ``wanted`` into ``target``.
+    """Unpack the ``wanted`` regular files of a ``.zip``, ``.tar`` or ``.tar.gz`` into ``target``.
 
-    Everything goes to a temporary folder first. What ``target`` already holds stays as it is: a name that is there
-    before is an error, and nothing is moved.
+    Everything goes to a temporary folder first. What ``target`` already holds stays as it is: a name that is
+    there before is an error, and nothing is moved.
 
     Args:
         archive: The file to unpack.
@@ -145,7 +145,7 @@ def _zip_members(file: IO[bytes], archive: Path) -> Iterator[Member]:
 
 
 def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[Member]:
-    """Read tar headers here: the standard library's reader takes a header's word for how much to hold in memory."""
+    """Read tar headers here: the standard library's reader believes a header's size and holds it in memory."""
 
     def exactly(count: int) -> bytes:
         data = stream.read(count)
@@ -190,7 +190,7 @@ def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[M
 
 
 def _pax_path(extra: bytes, archive: Path) -> str:
-    """The ``path`` record of a pax header; a ``size`` record would overrule what was checked, and is refused."""
+    """The ``path`` record of a pax header; a ``size`` record would overrule the header's, and is refused."""
     path = ""
     while extra:
         length, _, _ = extra.partition(b" ")

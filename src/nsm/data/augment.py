@@ -1,7 +1,7 @@
 """Random crops, flips and shifts of a whole batch at once, on the device it lives on.
 
-Each image moves on its own. Every function draws from ``generator`` alone where one is given, so that a seed fixes
-the augmentation whatever else draws random numbers.
+Each image moves on its own. Every function draws from ``generator`` alone where one is given, so that a seed
+fixes the augmentation whatever else draws random numbers.
 """
 
 import torch
@@ -55,7 +55,7 @@ def random_crop(
 def random_shift(
     images: Tensor, distance: int, *, fill: float = 0.0, generator: Generator | None = None
 ) -> Tensor:
-    """Move each image by up to ``distance`` pixels up or down and left or right; ``fill`` comes in from outside.
+    """Move each image by up to ``distance`` pixels down or up and right or left; ``fill`` comes in.
 
     Example:
         >>> moved = random_shift(torch.ones(4, 1, 5, 5), 1, fill=-1)

@@ -46,7 +46,7 @@ def read_cifar_pickle(data: bytes, *, classes: int = 10, name: str = "file") -> 
         name: What to call the file in an error message.
 
     Raises:
-        DataError: Anything but dicts, lists, numbers, text and uint8 arrays, or contents that are not CIFAR's.
+        DataError: Anything but dicts, lists, numbers, text and uint8 arrays, or contents of another kind.
 
     Example:
         >>> import pickle
@@ -118,10 +118,11 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
 def _interpret(data: bytes) -> Any:
-    """Run the few pickle instructions a batch needs on a stack of our own: no import, no call, no hidden size."""
+    """Run the few instructions a batch needs on a stack of our own: no import, no call, no hidden size."""
     stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
+    arrays = 0  # one is all a batch has; more could share bytes and grow without end
 
     def pop_mark() -> list[Any]:
         start = marks.pop()
@@ -130,10 +131,9 @@ def _interpret(data: bytes) -> Any:
         return items
 
     def pairs(items: list[Any]) -> Any:
-        if not all(
-            isinstance(key, (str, bytes, int)) for key in items[::2]
-        ):  # hashing a deep tuple ends the process
-            raise DataError("a key that is neither text nor a number")
+        # Only text: to hash a tuple that is a million deep would end the process.
+        if not all(isinstance(key, (str, bytes)) for key in items[::2]):
+            raise DataError("a key that is not text")
         return zip(items[::2], items[1::2], strict=True)
 
     for opcode, argument, _ in pickletools.genops(data):
@@ -157,10 +157,12 @@ def _interpret(data: bytes) -> Any:
             stack.append(dict(pairs(pop_mark())))
         elif code in ("APPEND", "APPENDS"):
             items = [stack.pop()] if code == "APPEND" else pop_mark()
-            stack[-1].extend(items)
+            target: Any = stack[-1]
+            target.extend(items)
         elif code in ("SETITEM", "SETITEMS"):
             items = [stack.pop(-2), stack.pop()] if code == "SETITEM" else pop_mark()
-            stack[-1].update(pairs(items))
+            target = stack[-1]
+            target.update(pairs(items))
         elif code in ("PUT", "BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
         elif code == "MEMOIZE":
@@ -168,16 +170,19 @@ def _interpret(data: bytes) -> Any:
         elif code in ("GET", "BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
         elif code in ("GLOBAL", "STACK_GLOBAL"):
-            name = argument if code == "GLOBAL" else " ".join([stack.pop(-2), stack.pop()])
+            name = str(argument) if code == "GLOBAL" else " ".join([stack.pop(-2), stack.pop()])
             if name not in _GLOBALS:
                 raise DataError(f"a reference to {name[:60]!r}")
             stack.append(_GLOBALS[name])
         elif code == "REDUCE":
             arguments = stack.pop()
             stack.append(_construct(stack.pop(), arguments))
+            arrays += isinstance(stack[-1], _Array)
+            if arrays > 1:
+                raise DataError("a second array")
         elif code == "BUILD":
             state = stack.pop()
-            if isinstance(stack[-1], _Array):
+            if isinstance(stack[-1], _Array) and stack[-1].value is None:
                 stack[-1].build(state)
             elif not isinstance(stack[-1], _Dtype):
                 raise DataError("a state for what has none")

@@ -19,7 +19,7 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
 
     Attributes:
         name: The data set's name and split, for messages.
-        stored: uint8, either (N, C, H, W) grey values, or (N, C, H, ceil(W / 8)) packed bits, highest bit first.
+        stored: uint8, (N, C, H, W) grey values or (N, C, H, ceil(W / 8)) packed bits, highest bit first.
         labels: (N,) int64, each the index of a class.
         classes: The classes' names.
         width: W of a packed set, or None where a byte is a pixel.
@@ -43,6 +43,7 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
     recordings: Tensor | None = None
 
     def __post_init__(self) -> None:
+        """Refuse inputs and labels that do not belong together."""
         n = len(self.stored)
         if self.stored.dtype != torch.uint8 or self.stored.dim() != 4:
             got = f"{self.stored.dtype} of shape {tuple(self.stored.shape)}"
@@ -90,9 +91,11 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
         return functional.embedding(stored.int(), table).flatten(-2)[..., : self.width].contiguous()
 
     def __len__(self) -> int:
+        """N."""
         return len(self.stored)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """One input (C, H, W), decoded, and its label."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected an index below {len(self)} for {self.name}, but got {index}")
         return self._decode(self.stored[index]), self.labels[index]
@@ -102,9 +105,11 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
         return list(zip(*self.batch(indices), strict=True))
 
     def __repr__(self) -> str:
+        """Name, split and sizes."""
         size = "×".join(map(str, self.shape))
         megabytes = self.stored.numel() / 1e6
-        return f"Dataset({self.name}: {len(self)} inputs of {size}, {len(self.classes)} classes, {megabytes:.1f} MB)"
+        what = f"{len(self)} inputs of {size}, {len(self.classes)} classes, {megabytes:.1f} MB"
+        return f"Dataset({self.name}: {what})"
 
 
 def join(first: Dataset, second: Dataset, *, name: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""One file from the first mirror that has it whole: resumed where a server allows it, checked, then renamed."""
+"""One file from the first mirror that has it whole: resumed where possible, checked, then renamed."""
 
 import hashlib
 import http.client
@@ -42,8 +42,8 @@ def download(
 ) -> str:
     """Fetch ``target`` from the first of ``urls`` that gives it whole, and return its SHA-256.
 
-    What has arrived waits in ``target.part`` and is continued by the next call if the server still has the same
-    file. ``target`` itself appears at the end, in one step, once every check has passed.
+    What has arrived waits in ``target.part`` and is continued by the next call if the server still has the
+    same file. ``target`` itself appears at the end, in one step, once every check has passed.
 
     Args:
         urls: Mirrors, tried in order.
@@ -78,7 +78,7 @@ def download(
 
 
 def _fetch_all(url: str, part: Path, limit: int, progress: Progress | None, timeout: float) -> None:
-    """Fetch ``part`` to its end; a connection cut in the middle is taken up again as long as bytes keep coming."""
+    """Fetch ``part`` to its end; a cut connection is taken up again as long as bytes keep coming."""
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
@@ -182,7 +182,7 @@ def _note(part: Path) -> Path:
 
 
 def _resumable(url: str, part: Path) -> tuple[int, str]:
-    """How many bytes of ``url`` are already in ``part``, and what tells the server which version they are of."""
+    """How many bytes of ``url`` are in ``part``, and what tells the server which version they are of."""
     try:
         note = json.loads(_note(part).read_text())
         if note["url"] == url and note["validator"]:

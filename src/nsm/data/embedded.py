@@ -1,7 +1,7 @@
 """MNIST in the box: 70,000 binarised digits inside the package, and the program that put them there.
 
-``mnist.xz`` is the xz of all images, 60,000 training before 10,000 test, each row of 28 pixels packed to 4 bytes
-(first pixel in the highest bit, set where the grey value is at least 128), followed by one byte a label.
+``mnist.xz`` is the xz of all images, 60,000 training before 10,000 test, each row of 28 pixels packed to 4
+bytes (first pixel in the highest bit, set where the grey value is at least 128), then one byte a label.
 ``mnist.json`` holds its SHA-256 and those of the four idx files it was made from. To make both again:
 
     python -m nsm.data.embedded FOLDER_WITH_THE_FOUR_IDX_GZ_FILES
@@ -55,7 +55,7 @@ def embed(source: Path, target: Path) -> None:
     if images.shape != (_TOTAL, 28, 28) or labels.shape != (_TOTAL,):
         raise DataError(f"Expected {source} to hold 70,000 digits of 28×28, but got {images.shape}")
     raw = np.packbits(images >= 128, axis=-1).tobytes() + labels.tobytes()
-    # Rows are 4 bytes long: with lp = 2 xz models each of the four columns apart. Fixed filters: the same bytes again.
+    # Rows are 4 bytes long: lp = 2 models the four columns apart. Fixed filters: the same bytes again.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 2, "pb": 2}]
     packed = lzma.compress(raw, check=lzma.CHECK_CRC64, filters=filters)
     sums = {f"{name}.gz": hashlib.sha256(data).hexdigest() for name, data in files.items()}

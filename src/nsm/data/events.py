@@ -64,7 +64,7 @@ def read_aedat(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str =
         name: What to call the file in an error message.
 
     Raises:
-        DataError: Another version, a header without end, a packet that is short or lies, a pixel outside the sensor.
+        DataError: Another version, a header without end, a packet that is short or lies, a pixel outside.
     """
     header = re.match(rb"#!AER-DAT3\.1\r?\n(?:#[^\n]*\n)*?#!END-HEADER\r?\n", data[: 2**16])
     if header is None:
@@ -108,7 +108,7 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
     r"""Read the label CSV beside an AEDAT recording: rows (class from 0, start µs, end µs) of an int64 array.
 
     Raises:
-        DataError: Another header, anything but three numbers in a row, a class out of range, an end before its start.
+        DataError: Another header, a row of anything but three numbers, a class or an end out of range.
 
     Example:
         >>> read_gestures(b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n")
@@ -134,14 +134,14 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
 
 
 def read_npy_events(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str = "file") -> np.ndarray:
-    """Read a gesture in tonic's layout: an ``.npy`` of shape (N, 4) with columns x, y, polarity, time in ms.
+    """Read a gesture in tonic's layout: ``.npy`` of shape (N, 4) with columns x, y, polarity, time in ms.
 
     Raises:
-        DataError: Not such an array, a length that differs from the header's, a value that is no pixel or time.
+        DataError: Not such an array, a length that differs from the header's, no pixel or no time.
     """
     header = re.match(
-        rb"\x93NUMPY(?:\x01\0..|[\x02\x03]\0....)\{'descr': '[<|]([iuf][1248])', 'fortran_order': (True|False), "
-        rb"'shape': \((\d{1,12}), 4\), \} *\n",
+        rb"\x93NUMPY(?:\x01\0..|[\x02\x03]\0....)\{'descr': '[<|]([iuf][1248])', "
+        rb"'fortran_order': (True|False), 'shape': \((\d{1,12}), 4\), \} *\n",
         data[:4096],
         re.DOTALL,
     )
@@ -170,7 +170,7 @@ def read_npy_events(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: 
 
 
 def _inside(events: np.ndarray, sensor: tuple[int, int], name: str) -> np.ndarray:
-    """The events, once every pixel is known to be on the sensor; int16 holds all 15 bits a format has for them."""
+    """The events, once every pixel is known to be on the sensor; int16 holds the 15 bits formats have."""
     height, width = sensor
     outside = (events["x"] >= width) | (events["y"] >= height)
     if outside.any():

@@ -45,7 +45,8 @@ def frames(
         DataError: A bad argument, an event outside the sensor, or more frames than memory should hold.
 
     Example:
-        >>> events = np.array([(0, 0, 5, True), (1, 0, 10, True)], [("x", int), ("y", int), ("t", int), ("p", bool)])
+        >>> from nsm.data.events import EVENT
+        >>> events = np.array([(0, 0, 5, True), (1, 0, 10, True)], EVENT)
         >>> frames(events, sensor=(1, 2), count=2)[:, 0].tolist()
         [[[0, 0]], [[1, 1]]]
         >>> frames(events, sensor=(1, 2), window=5).shape

@@ -59,14 +59,11 @@ def read_idx(data: bytes, *, name: str = "file") -> np.ndarray:
     if data[:2] == b"\x1f\x8b":
         data = gunzip(data, name=name)
     if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise DataError(
-            f"Expected {name} to start with an idx magic 00 00 08 nn, but got {data[:4].hex(' ') or 'nothing'}"
-        )
+        got = data[:4].hex(" ") or "nothing"
+        raise DataError(f"Expected {name} to start with an idx magic 00 00 08 nn, but got {got}")
     start = 4 + 4 * data[3]
     if not 1 <= data[3] <= 4 or len(data) < start:
-        raise DataError(
-            f"Expected {name} to declare 1 to 4 dimensions, but got {data[3]} in {len(data)} bytes"
-        )
+        raise DataError(f"Expected {name} to declare 1 to 4 dimensions, but got {data[3]}")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if math.prod(shape) != len(data) - start:
         raise DataError(f"Expected {name} to hold {shape} bytes, but got {len(data) - start}")

@@ -45,8 +45,8 @@ def load(
 
     Example:
         >>> import nsm
-        >>> [len(nsm.data.load("mnist", split)) for split in ("train", "validation", "test", "train+validation")]
-        [55000, 5000, 10000, 60000]
+        >>> [len(nsm.data.load("mnist", split)) for split in ("train", "validation", "train+validation")]
+        [55000, 5000, 60000]
     """
     entry, wanted = find(name), split.split("+")
     if not set(wanted) <= set(SPLITS) or len(set(wanted)) != len(wanted):
@@ -177,8 +177,8 @@ def check(
         progress: Given what is being done, returns what to call with the amount done and the total.
 
     Returns:
-        How many files and bytes were read, how many files had a known checksum, how many are now recorded, and the
-        number of samples of each part.
+        How many files and bytes were read, how many files had a known checksum, how many are now recorded,
+        and the number of samples of each part.
 
     Raises:
         DataError: A file is not what it was, or not what it should be.

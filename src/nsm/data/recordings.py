@@ -1,4 +1,4 @@
-"""Event recordings → windows of frames, packed to bits: built once, in several processes, cached memory-mapped."""
+"""Event recordings → windows of packed frames: built once, in several processes, cached memory-mapped."""
 
 import hashlib
 import json
@@ -181,8 +181,8 @@ def _build_parallel(
 ) -> list[Recording]:
     """Give each worker a stretch of the files; it writes a piece of its own and prints a line a file.
 
-    Plain subprocesses rather than a pool: a pool either forks a process that has torch's threads, or imports the
-    caller's script again.
+    Plain subprocesses rather than a pool: a pool either forks a process that has torch's threads, or imports
+    the caller's script again.
     """
     bounds = [len(paths) * k // workers for k in range(workers + 1)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}

@@ -75,7 +75,7 @@ def _nmnist_files(entry: Entry, folder: Path) -> Parts:
 
 
 def _dvsgesture_files(entry: Entry, folder: Path) -> Parts:
-    """AEDAT recordings by the trial lists beside them, else by subject; or tonic's folders; or single ``.bs2``."""
+    """AEDAT recordings by the trial lists beside them, else by subject; tonic's folders; single ``.bs2``."""
     parts: Parts = {"train": [], "test": []}
     recordings = sorted(folder.glob("*.aedat"), key=_by_subject)
     lists = {part: folder / f"trials_to_{part}.txt" for part in parts}
@@ -123,7 +123,7 @@ class Checksums:
         self.pinned = MNIST_SHA256 if entry.name == "mnist-grey" else {}
 
     def expected(self, path: Path) -> str | None:
-        """What the file should have, from its publisher or from the first time it was seen; None if neither."""
+        """What the file should have, from its publisher or from the first time it was seen, if known."""
         return self.pinned.get(path.name) or self.known.get(path.relative_to(self.root).as_posix())
 
     def verify(self, path: Path, found: str) -> bool:
