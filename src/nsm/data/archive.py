@@ -1,5 +1,6 @@
 """Unpack zip and tar archives that nobody vouches for: into a new folder, whole or not at all."""
 
+import errno
 import gzip
 import hashlib
 import shutil
@@ -63,10 +64,15 @@ def extract(
                 raise DataError(f"Expected {archive} to hold at most {limits}, but got more")
             if size is None or not wanted(name):
                 continue
-            if (temporary / path).exists():
-                raise DataError(f"Expected {archive} to name every file once, but got {name[:80]!r} again")
-            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
-            sums[str(path)] = _write(temporary / path, blocks)
+            try:
+                (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+                out = (temporary / path).open("xb")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise DataError(
+                    f"Expected {archive} to name every file once, but got {name[:80]!r} again"
+                ) from None
+            with out:
+                sums[str(path)] = _copy(blocks, out)
             if progress:
                 progress(len(sums), None)
         children = sorted(temporary.iterdir())
@@ -82,23 +88,22 @@ def extract(
     except (NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(
-            f"Expected {archive} to be a plain archive, but got {error}"
-        ) from None  # zipfile's own
-    except NotADirectoryError:
-        raise DataError(f"Expected {archive} to have files in folders, but got one inside a file") from None
+        raise DataError(f"Expected {archive} to be a plain archive, but got {error}") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise DataError(f"Expected {archive} to be a sound archive, but got an offset outside it") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return sums
 
 
-def _write(path: Path, blocks: Iterator[bytes]) -> str:
-    """Write one new file and return its SHA-256."""
+def _copy(blocks: Iterator[bytes], out: IO[bytes]) -> str:
+    """Write a file's contents and return their SHA-256."""
     digest = hashlib.sha256()
-    with path.open("xb") as out:
-        for block in blocks:
-            digest.update(block)
-            out.write(block)
+    for block in blocks:
+        digest.update(block)
+        out.write(block)
     return digest.hexdigest()
 
 
@@ -135,7 +140,9 @@ def _zip_members(file: IO[bytes], archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(file) as opened:
         for member in opened.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
+            plain = kind in (0, stat.S_IFREG, stat.S_IFDIR) and not member.flag_bits & 1  # 1: encrypted
+            # bzip2 and LZMA are left out: zipfile expands a block of them in memory whatever it grows to.
+            if not plain or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"Expected {archive} to hold plain files, but got {member.filename[:80]!r}")
             if member.is_dir():
                 yield member.filename, None, iter(())
@@ -145,7 +152,7 @@ def _zip_members(file: IO[bytes], archive: Path) -> Iterator[Member]:
 
 
 def _tar_members(stream: IO[bytes] | gzip.GzipFile, archive: Path) -> Iterator[Member]:
-    """Read tar headers here: the standard library's reader believes a header's size and holds it in memory."""
+    """Read tar headers here: the standard library's reader believes a header's size and holds it all."""
 
     def exactly(count: int) -> bytes:
         data = stream.read(count)

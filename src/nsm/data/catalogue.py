@@ -95,7 +95,7 @@ ENTRIES = {
             _DIGITS,
             (1, 28, 28),
             "CC BY-SA 3.0",
-            "the last 5,000 of 60,000",
+            "last 5,000 of 60,000",
             binary=True,
         ),
         Entry(
@@ -105,7 +105,7 @@ ENTRIES = {
             _DIGITS,
             (1, 28, 28),
             "CC BY-SA 3.0",
-            "the last 5,000 of 60,000",
+            "last 5,000 of 60,000",
             folders=("mnist", "MNIST/raw"),
             downloads=_gz(
                 "mnist",
@@ -129,7 +129,7 @@ ENTRIES = {
             _FASHION,
             (1, 28, 28),
             "MIT",
-            "the last 5,000 of 60,000",
+            "last 5,000 of 60,000",
             folders=("fashion-mnist", "FashionMNIST/raw"),
             downloads=_gz(
                 "fashion-mnist",
@@ -153,7 +153,7 @@ ENTRIES = {
             _LETTERS,
             (1, 28, 28),
             "derived from NIST SD 19",
-            "the last 20,800 of 124,800",
+            "last 20,800 of 124,800",
             held_out=6,
             folders=("emnist", "emnist/gzip", "EMNIST/raw"),
             prefix="emnist-letters-",
@@ -178,7 +178,7 @@ ENTRIES = {
             _LETTERS,
             (1, 28, 28),
             "derived from NIST SD 19",
-            "the last 9,770 of 117,248",
+            "last 9,770 of 117,248",
             folders=("emnist",),
             prefix="emnist-letters-unofficial-",
         ),
@@ -189,7 +189,7 @@ ENTRIES = {
             _CIFAR10,
             (3, 32, 32),
             "none given",
-            "the last 5,000 of 50,000",
+            "last 5,000 of 50,000",
             held_out=10,
             folders=("", "cifar10"),
             downloads=(
@@ -208,7 +208,7 @@ ENTRIES = {
             _CIFAR100,
             (3, 32, 32),
             "none given",
-            "the last 5,000 of 50,000",
+            "last 5,000 of 50,000",
             held_out=10,
             folders=("", "cifar100"),
             downloads=(
@@ -227,7 +227,7 @@ ENTRIES = {
             _DIGITS,
             (10, 34, 34),
             "CC BY-SA 4.0",
-            "the last twelfth of the training files (5,000 of 60,000)",
+            "last 5,000 of 60,000",
             folders=("nmnist", "NMNIST"),
             downloads=(
                 Download(
@@ -254,7 +254,7 @@ ENTRIES = {
             _GESTURES,
             (6, 64, 64),
             "CC BY 4.0",
-            "subjects 20 to 23 (training: 1 to 19, test: 24 to 29)",
+            "subjects 20–23 of 1–23",
             folders=("dvsgesture", "DVSGesture", "DvsGesture", "dvsgesture/DvsGesture"),
             downloads=(
                 Download(

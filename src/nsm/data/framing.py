@@ -6,7 +6,7 @@ import numpy as np
 
 from nsm.data.errors import DataError
 
-MAX_PIXELS = 2**28  # 256 MB of binary frames: a time stamp that lies must not become memory
+MAX_PIXELS = 2**26  # at most 64 MB of binary frames: a time stamp that lies must not become memory
 
 
 def frames(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import queue
 import shutil
@@ -108,21 +109,25 @@ def frame_set(
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return _open(folder, shape)
+    return open_cache(folder, shape)
 
 
-def _open(folder: Path, shape: tuple[int, ...]) -> FrameSet:
+def open_cache(folder: Path, shape: tuple[int, ...]) -> FrameSet:
+    """The cached frames of a folder, memory-mapped."""
     try:
-        rows = json.loads((folder / "recordings.json").read_text())
+        rows = json.loads((folder / "recordings.json").read_bytes())
         recordings = [Recording(*row) for row in rows]
-        n = sum(recording.windows for recording in recordings)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"Expected {folder} to hold cached frames, but got {error}: remove it") from None
-    path = folder / "frames.bin"
-    if (size := path.stat().st_size) != n * int(np.prod(shape)):
-        raise DataError(
-            f"Expected {path} to have {n} windows of {shape}, but got {size} bytes: remove {folder}"
-        )
+    except (ValueError, TypeError, RecursionError):
+        recordings = []
+    sound = all(
+        type(r.windows) is type(r.label) is int
+        and r.windows > 0 <= r.label
+        and type(r.subject) in (int, type(None))
+        for r in recordings
+    )
+    path, n = folder / "frames.bin", sum(r.windows for r in recordings) if sound else 0
+    if not n or path.stat().st_size != n * math.prod(shape):
+        raise DataError(f"Expected {folder} to hold whole cached frames, but got broken ones: remove it")
     # mode c: pages come from the file as they are touched, and torch may have the array without a warning
     return FrameSet(np.memmap(path, np.uint8, "c", shape=(n, *shape)), recordings)
 

@@ -117,9 +117,9 @@ class Checksums:
         self.known: dict[str, str] = {}
         if self.path.is_file():
             try:
-                self.known = dict(json.loads(self.path.read_text()))
-            except (ValueError, TypeError) as error:
-                raise DataError(f"Expected {self.path} to be JSON of checksums, but got {error}") from None
+                self.known = dict(json.loads(self.path.read_bytes()))
+            except (ValueError, TypeError, RecursionError):
+                raise DataError(f"Expected {self.path} to be JSON of checksums, but got other text") from None
         self.pinned = MNIST_SHA256 if entry.name == "mnist-grey" else {}
 
     def expected(self, path: Path) -> str | None:
