@@ -242,7 +242,7 @@ def _help(commands: dict[str, Any], program: str) -> str:
     examples = [
         text.strip().removeprefix("Example: ")
         for command in _functions(commands)
-        for text in command.__doc__.splitlines()
+        for text in (command.__doc__ or "").splitlines()
         if text.strip().startswith("Example: ")
     ]
     return "\n".join(

@@ -32,7 +32,7 @@ from nsm.data.idx import read_idx
 from nsm.data.recordings import open_cache
 from nsm.data.store import Checksums
 
-ADDRESS_SPACE = 3 * 2**30
+ADDRESS_SPACE = 3 * 2**29
 
 
 def python2_batch(labels=(3, 9), key=b"labels"):

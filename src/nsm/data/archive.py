@@ -85,7 +85,7 @@ def extract(
             child.rename(target / child.name)
     except (zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, struct.error) as error:
         raise DataError(f"Expected {archive} to be a sound archive, but got {error}") from None
-    except (NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError) as error:
+    except (NotImplementedError, RuntimeError, ValueError, OverflowError, LookupError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"Expected {archive} to be a plain archive, but got {error}") from None
@@ -144,7 +144,7 @@ def _zip_members(file: IO[bytes], archive: Path) -> Iterator[Member]:
             # bzip2 and LZMA are left out: zipfile expands a block of them in memory whatever it grows to.
             if not plain or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"Expected {archive} to hold plain files, but got {member.filename[:80]!r}")
-            if member.is_dir():
+            if member.filename.endswith("/"):
                 yield member.filename, None, iter(())
             else:
                 with opened.open(member) as stream:

@@ -52,7 +52,11 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
             )
         if len(self.labels) != n or (self.recordings is not None and len(self.recordings) != n):
             raise DataError(f"Expected {self.name} to have {n} labels, but got {len(self.labels)}")
-        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
+        if (
+            n
+            and self.labels.is_cpu
+            and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes)
+        ):
             span = f"{int(self.labels.min())} to {int(self.labels.max())}"
             raise DataError(f"Expected labels of {self.name} in 0 to {len(self.classes) - 1}, but got {span}")
 
