@@ -88,22 +88,14 @@ def data_get(name: Name, root: Folder = None, json: bool = False) -> None:
         json: Print JSON instead of a sentence.
     """
     entry = _find(name)
-    from nsm.data.store import data_root, get
+    from nsm.data import check, get
+    from nsm.data.store import data_root
 
     with _progress() as progress:
-        parts = get(name, root, progress=progress)
-        if entry.kind in ("nmnist", "dvsgesture"):
-            from nsm.data.loading import load
-
-            for part in parts:
-                load(name, part, root, progress=progress)
-    if json:
-        _print_json({"name": name, "root": str(data_root(root)), "files": parts})
-    elif entry.kind == "embedded":
-        print(f"{name} is inside the package: nothing to fetch")
-    else:
-        counts = ", ".join(f"{count} files for {part}" for part, count in parts.items())
-        print(f"{name} is in {data_root(root)}: {counts}")
+        get(name, root, progress=progress)
+        report = check(name, root, progress=progress)
+    where = "the package" if entry.kind == "embedded" else str(data_root(root))
+    _print_report(name, {"where": where, **report}, json)
 
 
 def data_check(name: Name, root: Folder = None, json: bool = False) -> None:
@@ -121,14 +113,7 @@ def data_check(name: Name, root: Folder = None, json: bool = False) -> None:
 
     with _progress() as progress:
         report = check(name, root, progress=progress)
-    if json:
-        _print_json({"name": name, **report})
-        return
-    samples = ", ".join(f"{report[part]} samples for {part}" for part in ("train", "test") if part in report)
-    print(
-        f"{name} is sound: {report['files']} files, {report['bytes']} bytes, {samples}; "
-        f"{report['known']} with a known SHA-256, {report['recorded']} recorded now"
-    )
+    _print_report(name, report, json)
 
 
 def data_show(
@@ -279,6 +264,17 @@ def _fail(error: object, status: int) -> int:
     text = " ".join(str(error).split()) or type(error).__name__
     print(f"nsm: {text}", file=sys.stderr)
     return status
+
+
+def _print_report(name: str, report: dict[str, Any], json: bool) -> None:
+    """What `check` found, as JSON or as a sentence."""
+    if json:
+        _print_json({"name": name, **report})
+        return
+    where = f" in {report['where']}" if "where" in report else ""
+    samples = ", ".join(f"{report[part]} samples for {part}" for part in ("train", "test") if part in report)
+    sums = f"{report['known']} with a known SHA-256, {report['recorded']} recorded now"
+    print(f"{name}{where} is sound: {samples}; {report['files']} files, {report['bytes']} bytes, {sums}")
 
 
 def _print_json(value: Any) -> None:

@@ -19,6 +19,8 @@ _BLOCK = 2**16
 class NetworkError(OSError):
     """A server that cannot be reached, refuses, or stops in the middle."""
 
+    status: int | None = None  # of the answer, where there was one
+
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow a redirect to http(s) only, and never from https back to http."""
@@ -83,8 +85,10 @@ def _fetch_all(url: str, part: Path, limit: int, progress: Progress | None, time
         before = part.stat().st_size if part.exists() else 0
         try:
             return _fetch(url, part, limit, progress, timeout)
-        except NetworkError:
-            if not part.exists() or part.stat().st_size <= before:
+        except NetworkError as error:
+            if error.status == 416 and before:  # more than the server has: of another file
+                _forget(part)
+            elif not part.exists() or part.stat().st_size <= before:
                 raise
 
 
@@ -94,7 +98,7 @@ def _fetch(url: str, part: Path, limit: int, progress: Progress | None, timeout:
     headers = {"User-Agent": "nsm", "Accept-Encoding": "identity"}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
-    with _open(urllib.request.Request(url, headers=headers), timeout) as response:
+    with _open(url, headers, timeout) as response:
         if response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             mode = "ab"
         else:  # the server knows no ranges, or has another file by now
@@ -123,7 +127,7 @@ def _fetch(url: str, part: Path, limit: int, progress: Progress | None, timeout:
         raise NetworkError(f"Expected {url} to send {total} bytes, but got {have} before it stopped")
 
 
-def _open(request: urllib.request.Request, timeout: float) -> http.client.HTTPResponse:
+def _open(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
     opener = urllib.request.OpenerDirector()  # http and https alone: no file:, ftp: or data: handler exists
     handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
     for handler in (
@@ -134,17 +138,19 @@ def _open(request: urllib.request.Request, timeout: float) -> http.client.HTTPRe
     ):
         opener.add_handler(handler())
     try:
-        response = opener.open(request, timeout=timeout)
+        response = opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        raise NetworkError(f"Expected {request.full_url} to answer 200, but got {error.code}") from None
+        refused = NetworkError(f"Expected {url} to answer 200, but got {error.code} {error.reason}")
+        refused.status = error.code
+        raise refused from None
     except NetworkError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise NetworkError(f"Expected {request.full_url} to answer, but got {reason}") from None
+        raise NetworkError(f"Expected {url} to answer, but got {reason}") from None
     if response is None:
-        raise NetworkError(f"Expected {request.full_url} to be an http or https address, but got another")
+        raise NetworkError(f"Expected {url} to be an http or https address, but got another")
     return response
 
 
@@ -161,11 +167,11 @@ def _verify(part: Path, url: str, md5: str | None, sha256: str | None) -> str:
         start = file.read(512).lstrip().lower()
     if not start:
         raise DataError(f"Expected {url} to be a file, but got 0 bytes")
+    if start.startswith((b"<!doctype", b"<html")):
+        raise DataError(f"Expected {url} to be a file, but got an HTML page")
     found = hash_file(part, "sha256")
     wrong = sha256 is not None and found != sha256
     if wrong or (md5 is not None and hash_file(part, "md5") != md5):
-        if start.startswith((b"<!doctype", b"<html")):
-            raise DataError(f"Expected {url} to be a file, but got an HTML page")
         kind, want = ("SHA-256", sha256) if wrong else ("MD5", md5)
         raise DataError(f"Expected {url} to have {kind} {want}, but got another file of SHA-256 {found}")
     return found

@@ -184,11 +184,9 @@ def get(
             continue
         target, sums = root / item.file, Checksums(entry, root)
         expected = item.sha256 or sums.known.get(item.file)
-        digest = expected
-        if not (target.is_file() and expected == hash_file(target)):
+        if not (target.is_file() and item.md5 == hash_file(target, "md5")):
             bar = progress(f"fetching {target.name}") if progress else None
-            digest = download(item.urls, target, md5=item.md5, sha256=expected, progress=bar)
-            sums.record({item.file: digest})
+            sums.record({item.file: download(item.urls, target, md5=item.md5, sha256=expected, progress=bar)})
         if item.unpack is not None:
             bar = progress(f"unpacking {target.name}") if progress else None
             found = extract(target, root / item.unpack, wanted=lambda n, w=item.wanted: w in n, progress=bar)
