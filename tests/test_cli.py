@@ -44,7 +44,7 @@ def fails(status, *arguments, **environment):
 
 
 def test_help_is_quick_and_needs_no_torch():
-    code = "import sys, nsm.cli; status = nsm.cli.main(sys.argv[1:]); assert not {'torch', 'rich'} & set(sys.modules)"
+    code = "import sys, nsm.cli; nsm.cli.main(sys.argv[1:]); assert not {'torch', 'rich'} & set(sys.modules)"
     for arguments in (["--help"], ["data", "--help"], ["data", "list", "--json"], ["--version"]):
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True

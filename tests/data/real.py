@@ -1,6 +1,9 @@
 """Where real data lies, for the tests that want it; they skip, and say so, where it does not."""
 
+import atexit
 import os
+import shutil
+import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -13,9 +16,8 @@ ZIPS = {"nmnist": "nmnist-subset.zip", "dvsgesture": "dvsgesture-10.zip"}
 
 @cache
 def _unpacked(name: str) -> Path:
-    import tempfile
-
-    folder = Path(tempfile.mkdtemp(prefix=f"nsm-{name}-"))
+    folder = Path(tempfile.mkdtemp(prefix="nsm-")) / name
+    atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
     with zipfile.ZipFile(SHARED / ZIPS[name]) as archive:
         archive.extractall(folder)
     return folder

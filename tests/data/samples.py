@@ -24,9 +24,9 @@ def write_idx(folder, prefix="", train=24, test=6, zipped=True, first=0, classes
         labels = (np.arange(n) % classes + first).astype(np.uint8)
         for what, array in (("images-idx3", images), ("labels-idx1", labels)):
             data, path = idx(array), folder / f"{prefix}{name}-{what}-ubyte"
-            write(
-                path.with_name(path.name + ".gz") if zipped else path, gzip.compress(data) if zipped else data
-            )
+            if zipped:
+                path, data = path.with_name(path.name + ".gz"), gzip.compress(data)
+            write(path, data)
         out[part] = images, labels
     return out
 
@@ -51,9 +51,8 @@ def write_cifar(folder, classes=10, python=False):
                 data = pickle.dumps({b"data": images[span], key: labels[span].tolist()}, protocol=3)
                 write(folder / layout / name, data)
             else:
-                columns = (
-                    [labels[span, None]] if classes == 10 else [labels[span, None] // 5, labels[span, None]]
-                )
+                label = labels[span, None]
+                columns = [label] if classes == 10 else [label // 5, label]
                 rows = np.concatenate([*columns, images[span]], axis=1)
                 write(folder / layout / f"{name}.bin", rows.tobytes())
         out[part] = images.reshape(-1, 3, 32, 32), labels
@@ -80,14 +79,15 @@ def aedat(events):
     return b"#!AER-DAT3.1\r\n#Format: RAW\r\n#!END-HEADER\r\n" + header + body
 
 
-def write_aedat(folder, subjects=(1, 19, 20, 23, 24, 29), lists=False):
+def write_aedat(folder, subjects=(1, 19, 20, 23, 24, 29), lists=None):
     """DVS gestures: each subject makes gesture 1 for 2 windows, then gesture 11 for 1 window and a bit."""
     for who in subjects:
         name = f"user{who:02}_fluorescent"
         events = [(2 * (f % 6), who, 1000 + 16_000 * f, 1) for f in range(19)]
         write(folder / f"{name}.aedat", aedat(events))
-        csv = f"class,startTime_usec,endTime_usec\n1,1000,{1000 + 16_000 * 12}\n11,{1000 + 16_000 * 12},400000\n"
-        write(folder / f"{name}_labels.csv", csv.replace("400000", str(1000 + 16_000 * 19)).encode())
+        middle, end = 1000 + 16_000 * 12, 1000 + 16_000 * 19
+        csv = f"class,startTime_usec,endTime_usec\n1,1000,{middle}\n11,{middle},{end}\n"
+        write(folder / f"{name}_labels.csv", csv.encode())
     if lists:
         for part, chosen in lists.items():
             text = "".join(f"user{who:02}_fluorescent.aedat\n" for who in chosen)

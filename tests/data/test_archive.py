@@ -2,6 +2,7 @@ import io
 import stat
 import tarfile
 import zipfile
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def make_zip(path, members, method=zipfile.ZIP_DEFLATED):
     return path
 
 
-def make_tar(path, members, mode="w:gz", form=tarfile.PAX_FORMAT):
+def make_tar(path, members, mode: Any = "w:gz", form=tarfile.PAX_FORMAT):
     with tarfile.open(path, mode, format=form) as archive:
         for name, data in members:
             member = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)

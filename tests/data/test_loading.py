@@ -127,7 +127,7 @@ def test_letters_without_label_zero(tmp_path):
 
 
 def test_unknown_names_and_splits(tmp_path):
-    with pytest.raises(DataError, match="but got 'fashon-mnist'; did you mean fashion-mnist?"):
+    with pytest.raises(DataError, match=r"but got 'fashon-mnist'; did you mean fashion-mnist\?"):
         load("fashon-mnist")
     for split in ("tset", "", "train+", "train+train", "all"):
         with pytest.raises(DataError, match="Expected argument `split`"):

@@ -44,13 +44,12 @@ def test_a_broken_cache_is_refused(tmp_path):
         load("nmnist", "test", tmp_path)
 
 
-@pytest.mark.parametrize("lists", [False, {"train": (1, 19, 20, 23), "test": (24, 29)}])
+@pytest.mark.parametrize("lists", [None, {"train": (1, 19, 20, 23), "test": (24, 29)}])
 def test_aedat_is_split_by_subject_and_tiled(tmp_path, lists):
     samples.write_aedat(tmp_path / "DvsGesture", lists=lists)
     sets = {split: load("dvsgesture", split, tmp_path) for split in ("train", "validation", "test")}
     rows = {
-        split: {row for row in range(64) for d in [one.inputs] if (d[:, :, row] > 0).any()}
-        for split, one in sets.items()
+        split: {row for row in range(64) if (one.inputs[:, :, row] > 0).any()} for split, one in sets.items()
     }
     # subjects draw in the row of their own number, halved by the down-sampling
     assert rows == {"train": {0, 9}, "validation": {10, 11}, "test": {12, 14}}
@@ -131,9 +130,12 @@ def test_several_processes_build_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     started = []
     popen = recordings.subprocess.Popen
-    monkeypatch.setattr(
-        recordings.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
-    )
+
+    def start(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(recordings.subprocess, "Popen", start)
     seen = []
     for name, serial in one.items():
         parallel = load(
