@@ -11,7 +11,14 @@ import numpy as np
 
 from nsm.data.errors import DataError
 
-EVENT = np.dtype([("x", np.int16), ("y", np.int16), ("t", np.int64), ("p", np.bool_)])
+EVENT = np.dtype(  # 16 bytes with every field aligned: numpy is several times slower on the packed 13
+    {
+        "names": ["x", "y", "t", "p"],
+        "formats": [np.int16, np.int16, np.int64, np.bool_],
+        "offsets": [8, 10, 0, 12],
+        "itemsize": 16,
+    }
+)
 
 _OVERFLOW_ROW, _OVERFLOW_TIME = 240, 2**13  # a row no sensor has: the clock went round
 _AEDAT_EVENT = np.dtype([("data", "<u4"), ("time", "<i4")])
@@ -39,20 +46,15 @@ def read_events(data: bytes, *, sensor: tuple[int, int] = (34, 34), name: str = 
     """
     if len(data) % 5:
         raise DataError(f"Expected {name} to be events of 5 bytes, but got {len(data)} bytes")
-    raw = np.frombuffer(data, np.uint8).reshape(-1, 5)
-    y = raw[:, 1]
+    x, y, high, middle, low = np.frombuffer(data, np.uint8).reshape(-1, 5).T.copy()
+    time = (high & 127).astype(np.int32) << 16 | middle.astype(np.int32) << 8 | low
+    polarity = high > 127
     overflow = y == _OVERFLOW_ROW
-    words = np.zeros((len(raw), 4), np.uint8)
-    words[:, 1:] = raw[:, 2:]
-    words = words.view(">u4")[:, 0]
-    events = np.empty(len(raw), EVENT)
-    events["x"], events["y"] = raw[:, 0], y
-    events["p"] = raw[:, 2] >> 7
-    events["t"] = words & 0x7FFFFF
     if overflow.any():
-        events["t"] += _OVERFLOW_TIME * np.cumsum(overflow)
-        events = events[~overflow]
-    return _inside(events, sensor, name)
+        keep = ~overflow
+        time = (time + _OVERFLOW_TIME * np.cumsum(overflow))[keep]
+        x, y, polarity = x[keep], y[keep], polarity[keep]
+    return _events(x, y, time, polarity, sensor, name)
 
 
 def read_aedat(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str = "file") -> np.ndarray:
@@ -87,21 +89,18 @@ def read_aedat(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str =
         if kind == 1 and number:
             if (size, offset) != (_AEDAT_EVENT.itemsize, 4):
                 raise DataError(f"Expected {name} to have polarity events of 8 bytes, but got {size} bytes")
-            parts.append(_polarity(np.frombuffer(data, _AEDAT_EVENT, number, body), overflow, name))
+            parts.append(_polarity(np.frombuffer(data, _AEDAT_EVENT, number, body), overflow, sensor, name))
         position = body + size * capacity
-    return _inside(np.concatenate(parts), sensor, name)
+    return np.concatenate(parts)
 
 
-def _polarity(raw: np.ndarray, overflow: int, name: str) -> np.ndarray:
+def _polarity(raw: np.ndarray, overflow: int, sensor: tuple[int, int], name: str) -> np.ndarray:
     raw = raw[(raw["data"] & 1).astype(bool)]  # bit 0: the event is valid
     if (raw["time"] < 0).any():
         raise DataError(f"Expected {name} to have times of at least 0, but got {raw['time'].min()}")
-    events = np.empty(len(raw), EVENT)
-    events["p"] = raw["data"] >> 1 & 1
-    events["y"] = raw["data"] >> 2 & 0x7FFF
-    events["x"] = raw["data"] >> 17
-    events["t"] = raw["time"].astype(np.int64) | overflow << 31
-    return events
+    time = raw["time"].astype(np.int64) | overflow << 31
+    word = np.ascontiguousarray(raw["data"])
+    return _events(word >> 17, word >> 2 & 0x7FFF, time, word >> 1 & 1, sensor, name)
 
 
 def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.ndarray:
@@ -169,11 +168,16 @@ def read_npy_events(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: 
     return events
 
 
-def _inside(events: np.ndarray, sensor: tuple[int, int], name: str) -> np.ndarray:
-    """The events, once every pixel is known to be on the sensor; int16 holds the 15 bits formats have."""
+def _events(
+    x: np.ndarray, y: np.ndarray, time: np.ndarray, polarity: np.ndarray, sensor: tuple[int, int], name: str
+) -> np.ndarray:
+    """One array of events, once every pixel is known to be on the sensor."""
     height, width = sensor
-    outside = (events["x"] >= width) | (events["y"] >= height)
-    if outside.any():
-        x, y, *_ = events[np.argmax(outside)]
-        raise DataError(f"Expected {name} to have pixels inside {height}×{width}, but got x {x}, y {y}")
+    if len(x) and (x.max() >= width or y.max() >= height):
+        where = np.argmax((x >= width) | (y >= height))
+        raise DataError(
+            f"Expected {name} to have pixels inside {height}×{width}, but got x {x[where]}, y {y[where]}"
+        )
+    events = np.empty(len(x), EVENT)
+    events["x"], events["y"], events["t"], events["p"] = x, y, time, polarity
     return events

@@ -59,7 +59,11 @@ def frames(
         raise DataError("Expected argument `count` or `window` to be given, but got neither")
     if polarity not in ("on", "off", "both"):
         raise DataError(f"Expected argument `polarity` to be 'on', 'off' or 'both', but got {polarity!r}")
-    t = events["t"].astype(np.int64) - start
+    x, y, on = (np.ascontiguousarray(events[field]) for field in "xyp")  # strided fields are slow to work on
+    on = on.astype(bool, copy=False)
+    if len(x) and not (x.min() >= 0 <= y.min() and x.max() < sensor[1] and y.max() < sensor[0]):
+        raise DataError(f"Expected events inside {sensor}, but got x up to {x.max()}, y up to {y.max()}")
+    t = events["t"].astype(np.int64, copy=False) - start
     last = (
         max(int(t.max()), 1) if len(t) else 1
     )  # of all events: the length is the recording's, not a polarity's
@@ -79,16 +83,14 @@ def frames(
         raise DataError(f"Expected events to end before {2**62 // count} µs, but got {last}")
     keep = (t >= 0) & (frame < count)
     if polarity != "both":
-        keep &= events["p"].astype(bool) == (polarity == "on")
-    if not keep.all():
-        events, frame = events[keep], frame[keep]
-    x, y = events["x"].astype(np.int64), events["y"].astype(np.int64)
-    if len(x) and not (x.min() >= 0 <= y.min() and x.max() < sensor[1] and y.max() < sensor[0]):
-        raise DataError(f"Expected events inside {sensor}, but got x up to {x.max()}, y up to {y.max()}")
-    index = frame if planes == 1 else frame * 2 + events["p"].astype(np.int64)
-    index = (index * height + y // downsample) * width + x // downsample
-    if not binary:
-        return np.bincount(index, minlength=pixels).astype(np.int32).reshape(shape)
-    out = np.zeros(pixels, np.uint8)
-    out[index] = 1
+        keep &= on if polarity == "on" else ~on
+    if downsample > 1:
+        x, y = x // downsample, y // downsample
+    plane = frame if planes == 1 else frame * 2 + on
+    index = ((plane * height + y) * width + x).compress(keep)
+    out = np.zeros(pixels, np.uint8 if binary else np.int32)
+    if binary:
+        out[index] = 1
+    else:
+        np.add.at(out, index, np.int32(1))
     return out.reshape(shape)
