@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import random
+import re
 import resource
 import struct
 import sys
@@ -201,7 +202,8 @@ def main(inputs, seed):
         "seed": seed,
         "readers": {name: dict(count) for name, count in counts.items()},
         "seconds": round(time.perf_counter() - begin, 1),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        # Not getrusage: that begins at the size of the process this one was started from.
+        "peak_rss_mb": int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]) // 1024,
         "address_space_mb": ADDRESS_SPACE // 2**20,
     }
 

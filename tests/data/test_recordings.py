@@ -2,6 +2,9 @@
 
 import io
 import os
+import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -164,3 +167,39 @@ def test_a_folder_that_may_only_be_read(tmp_path, monkeypatch):
     assert len(load("nmnist", "test", tmp_path / "data")) == 6
     assert len(list((tmp_path / "cache" / "nsm" / "frames").iterdir())) == 1
     assert check("nmnist", tmp_path / "data")["recorded"] == 0
+
+
+def test_memory_grows_no_faster_with_a_file_than_workers_are_counted_for(tmp_path):
+    """In a process of its own: what reading and framing one large file adds to the peak."""
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("peak memory is read from /proc")
+    n = 2_000_000
+    rng = np.random.default_rng(0)
+    rows = np.empty(n, [("data", "<u4"), ("time", "<i4")])
+    rows["data"] = (
+        1 | rng.integers(2, size=n) << 1 | rng.integers(128, size=n) << 2 | rng.integers(128, size=n) << 17
+    )
+    rows["time"] = np.sort(rng.integers(30_000_000, size=n))
+    path = tmp_path / "user01_lab.aedat"
+    packets = (
+        struct.pack("<hhiiiiii", 1, 1, 8, 4, 0, 5000, 5000, 5000) + rows[k : k + 5000].tobytes()
+        for k in range(0, n, 5000)
+    )
+    samples.write(path, b"#!AER-DAT3.1\r\n#!END-HEADER\r\n" + b"".join(packets))
+    samples.write(
+        tmp_path / "user01_lab_labels.csv",
+        b"class,startTime_usec,endTime_usec\n1,0,15000000\n2,15000000,30000000\n",
+    )
+    code = (
+        "import re, sys; from pathlib import Path; from nsm.data import recordings as r\n"
+        "status = Path('/proc/self/status')\n"
+        "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', status.read_text())[1]) * 1024\n"
+        "before = peak(); found = r.windows(Path(sys.argv[1]), 'dvsgesture')\n"
+        "assert [one.windows for _, one in found] == [156, 156]\n"
+        "print((peak() - before) / Path(sys.argv[1]).stat().st_size, r._PER_BYTE)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    measured, assumed = map(float, done.stdout.split())
+    assert 1 < measured < assumed

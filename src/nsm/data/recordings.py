@@ -25,8 +25,8 @@ from nsm.data.framing import frames
 from nsm.data.store import read_file, subject
 
 _VERSION = 1  # of the cached form: another number, another folder
-_MEMORY = 800 * 2**20  # for all processes together
-_PER_BYTE = 14  # peak memory of reading and framing, per byte of the largest file
+_MEMORY = 750 * 2**20  # for all processes together
+_PER_BYTE = 6  # peak memory of reading and framing, per byte of the largest file (measured: under 5)
 _SERIAL = (
     2_000  # fewer small files than this are quicker read here than by processes that first have to start
 )
