@@ -1,8 +1,10 @@
 """Every data set, in every layout it is published in, from tiny copies and from the real files."""
 
+import ast
 import gzip
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,3 +202,16 @@ def test_public_names_are_there_without_torch():
         assert getattr(nsm.data, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         nsm.data.nothing  # noqa: B018
+
+
+def test_data_imports_nothing_else_of_ours():
+    for path in Path(nsm.data.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            ours = [name for name in names if name.split(".")[0] == "nsm"]
+            assert all(name.startswith("nsm.data") or name == "nsm.record" for name in ours), path.name

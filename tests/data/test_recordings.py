@@ -188,14 +188,14 @@ def test_memory_grows_no_faster_with_a_file_than_workers_are_counted_for(tmp_pat
     samples.write(path, b"#!AER-DAT3.1\r\n#!END-HEADER\r\n" + b"".join(packets))
     samples.write(
         tmp_path / "user01_lab_labels.csv",
-        b"class,startTime_usec,endTime_usec\n1,0,15000000\n2,15000000,30000000\n",
+        b"class,startTime_usec,endTime_usec\n1,0,30000000\n",
     )
     code = (
         "import re, sys; from pathlib import Path; from nsm.data import recordings as r\n"
         "status = Path('/proc/self/status')\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', status.read_text())[1]) * 1024\n"
         "before = peak(); found = r.windows(Path(sys.argv[1]), 'dvsgesture')\n"
-        "assert [one.windows for _, one in found] == [156, 156]\n"
+        "assert [one.windows for _, one in found] == [312]\n"
         "print((peak() - before) / Path(sys.argv[1]).stat().st_size, r._PER_BYTE)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -203,3 +203,32 @@ def test_memory_grows_no_faster_with_a_file_than_workers_are_counted_for(tmp_pat
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured, assumed = map(float, done.stdout.split())
     assert 1 < measured < assumed
+
+
+def test_labels_beside_a_recording_belong_to_it(tmp_path):
+    samples.write_aedat(tmp_path / "dvsgesture", (1,))
+    assert check("dvsgesture", tmp_path)["files"] == 2
+    labels = tmp_path / "dvsgesture" / "user01_fluorescent_labels.csv"
+    labels.write_text(labels.read_text().replace("\n11,", "\n10,"))
+    assert load("dvsgesture", "train", tmp_path).labels.tolist() == [0, 0, 9]
+    with pytest.raises(DataError, match=r"labels\.csv to have SHA-256"):
+        check("dvsgesture", tmp_path)
+    labels.unlink()
+    with pytest.raises(FileNotFoundError):
+        load("dvsgesture", "train", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["12_unknown.bs2", "00_none.bs2"])
+def test_a_file_named_after_no_gesture(tmp_path, name):
+    samples.write(tmp_path / "dvsgesture" / name, samples.event(1, 1, 1))
+    with pytest.raises(DataError, match=f"{name} to be named after a gesture"):
+        load("dvsgesture", "train", tmp_path)
+    assert list((tmp_path / "frames").iterdir()) == []
+
+
+def test_a_gesture_that_claims_to_last_for_ever(tmp_path):
+    samples.write_aedat(tmp_path / "dvsgesture", (1,))
+    labels = tmp_path / "dvsgesture" / "user01_fluorescent_labels.csv"
+    labels.write_text("class,startTime_usec,endTime_usec\n1,0,999999999999999999\n")
+    with pytest.raises(DataError, match="Expected frames of at most"):
+        load("dvsgesture", "train", tmp_path)

@@ -6,6 +6,7 @@ fields tonic uses as well.
 
 import re
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -71,27 +72,35 @@ def read_aedat(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: str =
     header = re.match(rb"#!AER-DAT3\.1\r?\n(?:#[^\n]*\n)*?#!END-HEADER\r?\n", data[: 2**16])
     if header is None:
         raise DataError(f"Expected {name} to start with an AEDAT 3.1 header, but got {data[:14]!r}")
-    position, parts = header.end(), [np.empty(0, EVENT)]
+    packets = list(_packets(data, header.end(), name))
+    events = np.empty(sum(number for _, number, _ in packets), EVENT)  # one array: pieces would need it twice
+    filled = 0
+    for body, number, overflow in packets:
+        found = _polarity(np.frombuffer(data, _AEDAT_EVENT, number, body), overflow, sensor, name)
+        events[filled : filled + len(found)] = found
+        filled += len(found)
+    return events[:filled]
+
+
+def _packets(data: bytes, position: int, name: str) -> Iterator[tuple[int, int, int]]:
+    """Where each polarity packet's events begin, how many they are, and how often the clock overflowed."""
     while position < len(data):
         packet, body = data[position : position + _AEDAT_PACKET.size], position + _AEDAT_PACKET.size
         if len(packet) < _AEDAT_PACKET.size:
-            raise DataError(
-                f"Expected {name} to have a packet header at byte {position}, but got {len(packet)} bytes"
-            )
+            got = f"{len(packet)} bytes"
+            raise DataError(f"Expected {name} to have a packet header at byte {position}, but got {got}")
         kind, _, size, offset, overflow, capacity, number, valid = _AEDAT_PACKET.unpack(packet)
         if kind < 0 or size < 1 or overflow < 0 or not 0 <= valid <= number <= capacity:
-            raise DataError(
-                f"Expected {name} to have a sound packet at byte {position}, but got {packet.hex(' ')}"
-            )
+            got = packet.hex(" ")
+            raise DataError(f"Expected {name} to have a sound packet at byte {position}, but got {got}")
         if size * capacity > len(data) - body:
             got = f"{len(data) - body} of {size * capacity} bytes"
             raise DataError(f"Expected {name} to hold the packet at byte {position}, but got {got}")
         if kind == 1 and number:
             if (size, offset) != (_AEDAT_EVENT.itemsize, 4):
                 raise DataError(f"Expected {name} to have polarity events of 8 bytes, but got {size} bytes")
-            parts.append(_polarity(np.frombuffer(data, _AEDAT_EVENT, number, body), overflow, sensor, name))
+            yield body, number, overflow
         position = body + size * capacity
-    return np.concatenate(parts)
 
 
 def _polarity(raw: np.ndarray, overflow: int, sensor: tuple[int, int], name: str) -> np.ndarray:

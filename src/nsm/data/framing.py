@@ -75,19 +75,26 @@ def frames(
     if (pixels := count * planes * height * width) > MAX_PIXELS:
         raise DataError(f"Expected frames of at most {MAX_PIXELS} pixels, but got {shape}")
 
+    # `index` is worked on in place: of each event the frame, then the plane, the row, the pixel.
     if window is not None:
-        frame = t // window
+        index = t // window
     elif last < 2**62 // count:
-        frame = np.minimum(t * count // last, count - 1)  # the last event closes the last frame
+        index = t * count
+        index //= last
+        np.minimum(index, count - 1, out=index)  # the last event closes the last frame
     else:
         raise DataError(f"Expected events to end before {2**62 // count} µs, but got {last}")
-    keep = (t >= 0) & (frame < count)
-    if polarity != "both":
+    keep = (t >= 0) & (index < count)
+    if planes == 2:
+        index *= 2
+        index += on
+    else:
         keep &= on if polarity == "on" else ~on
-    if downsample > 1:
-        x, y = x // downsample, y // downsample
-    plane = frame if planes == 1 else frame * 2 + on
-    index = ((plane * height + y) * width + x).compress(keep)
+    index *= height
+    index += y // downsample if downsample > 1 else y
+    index *= width
+    index += x // downsample if downsample > 1 else x
+    index = index.compress(keep)
     out = np.zeros(pixels, np.uint8 if binary else np.int32)
     if binary:
         out[index] = 1

@@ -16,7 +16,15 @@ from nsm.data.embedded import COUNTS, read_embedded
 from nsm.data.errors import DataError
 from nsm.data.idx import read_idx
 from nsm.data.recordings import frame_set
-from nsm.data.store import VALIDATION_SUBJECTS, Checksums, data_root, find_files, missing, read_file
+from nsm.data.store import (
+    VALIDATION_SUBJECTS,
+    Checksums,
+    beside,
+    data_root,
+    find_files,
+    missing,
+    read_file,
+)
 
 SPLITS = ("train", "validation", "test")
 
@@ -196,7 +204,7 @@ def check(
     parts, sums, new = find_files(entry, place), Checksums(entry, place), {}
     if not parts:
         raise missing(entry, place, "train")
-    paths = [path for part in parts.values() for path in part]
+    paths = [one for part in parts.values() for path in part for one in (path, *beside(path))]
     bar = progress(f"checking {entry.name}") if progress else None
     for done, path in enumerate(paths, start=1):
         found = hash_file(path)

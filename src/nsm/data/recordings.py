@@ -22,15 +22,16 @@ from nsm.data.download import Progress
 from nsm.data.errors import DataError
 from nsm.data.events import read_aedat, read_events, read_gestures, read_npy_events
 from nsm.data.framing import frames
-from nsm.data.store import read_file, subject
+from nsm.data.store import beside, read_file, subject
 
 _VERSION = 1  # of the cached form: another number, another folder
 _MEMORY = 750 * 2**20  # for all processes together
-_PER_BYTE = 6  # peak memory of reading and framing, per byte of the largest file (measured: under 5)
+_PER_BYTE = 9  # of the largest file, to read and frame it, even where it is one single gesture
 _SERIAL = (
     2_000  # fewer small files than this are quicker read here than by processes that first have to start
 )
 _DVS_SENSOR, _DVS_WINDOW, _DVS_FRAMES = (128, 128), 16_000, 6  # pixels, µs, frames as channels
+_DVS_CLASSES = 11
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def windows(path: Path, kind: str) -> list[tuple[np.ndarray, Recording]]:
         return [(np.packbits(out.reshape(1, 10, 34, 34), axis=-1), Recording(1, int(path.parent.name), None))]
     if path.suffix == ".aedat":
         events = read_aedat(data, name=name)
-        table = path.with_name(f"{path.stem}_labels.csv")
+        del data  # half as large as its events
+        (table,) = beside(path)
         found = []
         for label, start, end in read_gestures(read_file(table), name=str(table)).tolist():
             inside = events[(events["t"] >= start) & (events["t"] < end)]
@@ -80,6 +82,8 @@ def _gesture(
     events: np.ndarray, start: int, end: int, label: int, path: Path
 ) -> tuple[np.ndarray, Recording]:
     """Whole windows only, side by side from the start; one at least."""
+    if not 0 <= label < _DVS_CLASSES:
+        raise DataError(f"Expected {path} to be named after a gesture, but got number {label}")
     n = max(1, (end - start) // (_DVS_WINDOW * _DVS_FRAMES))
     out = frames(
         events, sensor=_DVS_SENSOR, count=n * _DVS_FRAMES, window=_DVS_WINDOW, start=start, downsample=2
@@ -135,9 +139,9 @@ def open_cache(folder: Path, shape: tuple[int, ...]) -> FrameSet:
 def _key(paths: list[Path]) -> str:
     """Names, sizes and times of the files: a change of any builds anew."""
     digest = hashlib.sha256(str(_VERSION).encode())
-    for path in paths:
-        status = path.stat()
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    for file in (one for path in paths for one in (path, *beside(path))):
+        status = file.stat()
+        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -200,7 +204,14 @@ def _build_parallel(
                        "target": str(folder / f"{k}.bin")}, log)  # fmt: skip
             log.seek(0)
             running.append(
-                subprocess.Popen(command, stdin=log, stdout=subprocess.PIPE, text=True, env=environment)
+                subprocess.Popen(  # a session of its own: Ctrl-C reaches the parent, which ends them
+                    command,
+                    stdin=log,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                    start_new_session=True,
+                )
             )
             log.close()
         results = _collect(running, len(paths), progress)

@@ -24,7 +24,7 @@ def data_root(root: str | Path | None = None) -> Path:
         from platformdirs import user_cache_path
 
         root = user_cache_path("nsm", appauthor=False)
-    return Path(root)
+    return Path(root).expanduser()
 
 
 def find_files(entry: Entry, root: Path) -> Parts:
@@ -91,7 +91,7 @@ def _dvsgesture_files(entry: Entry, folder: Path) -> Parts:
             found = (folder / f"ibmGesture{part.title()}").glob("user*/*.npy")
             parts[part] = sorted((p for p in found if p.stem.isdecimal()), key=_by_subject)
     if not any(parts.values()):
-        parts["train"] = sorted(folder.glob("[0-9]*.bs2"))  # of nobody known: never a test set
+        parts["train"] = sorted(folder.glob("[0-9][0-9]_*.bs2"))  # of nobody known: never a test set
     return {part: paths for part, paths in parts.items() if paths}
 
 
@@ -99,6 +99,11 @@ def subject(path: Path) -> int | None:
     """Whose gestures a recording shows, from ``user07_…`` in its name or its folder's."""
     found = re.match(r"user(\d{1,4})", path.name) or re.match(r"user(\d{1,4})", path.parent.name)
     return int(found[1]) if found else None
+
+
+def beside(path: Path) -> list[Path]:
+    """The files a recording is not complete without: the labels of an AEDAT one."""
+    return [path.with_name(f"{path.stem}_labels.csv")] if path.suffix == ".aedat" else []
 
 
 def _by_subject(path: Path) -> tuple[Any, ...]:
