@@ -73,9 +73,11 @@ def test_ustar_prefix_and_folders(tmp_path, target):
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
 def test_only_what_is_wanted(make, tmp_path, target):
-    path = make(tmp_path / "archive", FILES)
-    assert list(extract(path, target, wanted=lambda n: "b.bin" in n)) == ["folder/b.bin"]
+    path = make(tmp_path / "archive", [*FILES, ("__MACOSX/folder/b.bin", b"junk")])
+    assert list(extract(path, target, under="folder/b")) == ["folder/b.bin"]
     assert sorted(p.name for p in target.rglob("*")) == ["b.bin", "before.txt", "folder"]
+    with pytest.raises(DataError, match="files under other/, but got none"):
+        extract(path, target, under="other/")
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])

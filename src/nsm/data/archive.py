@@ -15,9 +15,8 @@ from typing import IO
 
 from nsm.data.errors import DataError
 
-Member = tuple[
-    str, int | None, Iterator[bytes]
-]  # name, size (None for a folder), contents: never more than size
+# Name, size (None for a folder), and contents, which are never longer than the size says.
+Member = tuple[str, int | None, Iterator[bytes]]
 _BLOCK = 2**16
 _HEADER_LIMIT = 2**16  # of a long name or a pax header: a path, not a payload
 
@@ -26,12 +25,12 @@ def extract(
     archive: Path,
     target: Path,
     *,
-    wanted: Callable[[str], bool] = lambda name: True,
+    under: str = "",
     max_members: int = 200_000,
     max_bytes: int = 8 * 2**30,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, str]:
-    """Unpack the ``wanted`` regular files of a ``.zip``, ``.tar`` or ``.tar.gz`` into ``target``.
+    """Unpack the regular files of a ``.zip``, ``.tar`` or ``.tar.gz`` into ``target``.
 
     Everything goes to a temporary folder first. What ``target`` already holds stays as it is: a name that is
     there before is an error, and nothing is moved.
@@ -39,7 +38,7 @@ def extract(
     Args:
         archive: The file to unpack.
         target: Folder the members go to.
-        wanted: Tells which members are wanted; the others are only passed over.
+        under: Only members whose path begins with this; the others are passed over.
         max_members: More entries than this are refused.
         max_bytes: More unpacked bytes than this are refused.
         progress: Called with the number of files so far.
@@ -62,25 +61,24 @@ def extract(
             if count > max_members or room < 0:
                 limits = f"{max_members} entries and {max_bytes} bytes"
                 raise DataError(f"Expected {archive} to hold at most {limits}, but got more")
-            if size is None or not wanted(name):
+            if size is None or not str(path).startswith(under):
                 continue
             try:
                 (temporary / path).parent.mkdir(parents=True, exist_ok=True)
                 out = (temporary / path).open("xb")
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                raise DataError(
-                    f"Expected {archive} to name every file once, but got {name[:80]!r} again"
-                ) from None
+                got = repr(name[:80])
+                raise DataError(f"Expected {archive} to name every file once, but got {got} again") from None
             with out:
                 sums[str(path)] = _copy(blocks, out)
             if progress:
                 progress(len(sums), None)
+        if not sums:
+            raise DataError(f"Expected {archive} to hold files under {under or '/'}, but got none")
         children = sorted(temporary.iterdir())
         for child in children:
-            if (target / child.name).exists():
-                raise FileExistsError(
-                    f"Expected {target / child.name} not to exist, but it is there: left untouched"
-                )
+            if (place := target / child.name).exists():
+                raise FileExistsError(f"Expected {place} not to exist, but it is there: left untouched")
         for child in children:
             child.rename(target / child.name)
     except (zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, struct.error) as error:
@@ -110,14 +108,8 @@ def _copy(blocks: Iterator[bytes], out: IO[bytes]) -> str:
 def _safe(name: str, archive: Path) -> PurePosixPath:
     """The entry's path, once it is known to stay inside."""
     path = PurePosixPath(name)
-    bad = (
-        not name
-        or path.is_absolute()
-        or ".." in path.parts
-        or any(c in name for c in "\\:\0")
-        or len(name) > 1024
-    )
-    if bad or any(len(part.encode("utf-8", "replace")) > 255 for part in path.parts):
+    leaves = not path.parts or path.is_absolute() or ".." in path.parts or any(c in name for c in "\\:\0")
+    if leaves or len(name) > 1024 or any(len(part.encode(errors="replace")) > 255 for part in path.parts):
         raise DataError(f"Expected entries of {archive} to stay inside it, but got {name[:80]!r}")
     return path
 

@@ -15,11 +15,11 @@ class Download:
 
     file: str  # where it is saved, under the root
     urls: tuple[str, ...]
-    md5: str | None
+    md5: str
     sha256: str | None = None  # where it is known beforehand; otherwise it is recorded at the first download
     part: str = "both"  # which of "train" and "test" it holds
     unpack: str | None = None  # the folder an archive is unpacked into
-    wanted: str = ""  # only members whose name contains this
+    under: str = ""  # only members whose path begins with this
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ ENTRIES = {
                     ),
                     "58c8d27c78d21e728a6bc7b3cc06412e",
                     unpack="emnist",
-                    wanted="emnist-letters-",
+                    under="gzip/emnist-letters-",
                 ),
             ),
         ),
@@ -198,6 +198,7 @@ ENTRIES = {
                     (_TORONTO + "cifar-10-binary.tar.gz",),
                     "c32a1d4ab5d03f1284b67883e8d87530",
                     unpack="cifar10",
+                    under="cifar-10-batches-bin/",
                 ),
             ),
         ),
@@ -217,6 +218,7 @@ ENTRIES = {
                     (_TORONTO + "cifar-100-binary.tar.gz",),
                     "03b5dce01913d631647c71ecec9e9cb8",
                     unpack="cifar100",
+                    under="cifar-100-binary/",
                 ),
             ),
         ),
@@ -236,6 +238,7 @@ ENTRIES = {
                     "20959b8e626244a1b502305a9e6e2031",
                     part="train",
                     unpack="nmnist",
+                    under="Train/",
                 ),
                 Download(
                     "nmnist/test.zip",
@@ -243,6 +246,7 @@ ENTRIES = {
                     "69ca8762b2fe404d9b9bad1103e97832",
                     part="test",
                     unpack="nmnist",
+                    under="Test/",
                 ),
             ),
             binary=True,
@@ -263,6 +267,7 @@ ENTRIES = {
                     "3a8f0d4120a166bac7591f77409cb105",
                     part="train",
                     unpack="dvsgesture",
+                    under="ibmGestureTrain/",
                 ),
                 Download(
                     "dvsgesture/ibmGestureTest.tar.gz",
@@ -270,6 +275,7 @@ ENTRIES = {
                     "56070e45dadaa85fff82e0fbfbc06de5",
                     part="test",
                     unpack="dvsgesture",
+                    under="ibmGestureTest/",
                 ),
             ),
             binary=True,

@@ -99,12 +99,13 @@ def _fetch(url: str, part: Path, limit: int, progress: Progress | None, timeout:
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     with _open(url, headers, timeout) as response:
-        if response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+        placed = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if have and response.status == 206 and placed:
             mode = "ab"
         else:  # the server knows no ranges, or has another file by now
             have, mode = 0, "wb"
         length = response.headers.get("Content-Length", "")
-        total = have + int(length) if length.isdecimal() else None
+        total = have + int(length) if length.isdecimal() and len(length) < 16 else None
         if total is not None and total > limit:
             raise DataError(f"Expected {url} to have at most {limit} bytes, but got {total}")
         validator = response.headers.get("ETag", "")

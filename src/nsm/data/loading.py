@@ -143,9 +143,8 @@ def _event_part(
     if entry.kind == "nmnist":
         return _bounded(dataset, entry)
     dataset = replace(dataset, recordings=torch.from_numpy(np.repeat(np.arange(len(each)), counts)))
-    held_out = sum(
-        r.windows for r in each if r.subject in VALIDATION_SUBJECTS
-    )  # the last ones: `find_files` sorts them so
+    # `find_files` sorts the subjects held out for validation to the end.
+    held_out = sum(recording.windows for recording in each if recording.subject in VALIDATION_SUBJECTS)
     return dataset, len(dataset) - held_out
 
 
@@ -213,10 +212,10 @@ def check(
         if bar:
             bar(done, len(paths))
     samples = {part: len(read_part(entry, part, files, place, progress)[0]) for part, files in parts.items()}
-    known = len(paths) - len(new)
-    try:
-        sums.record(new)
-    except OSError:
-        new = {}  # a folder that only may be read is checked all the same
-    size = sum(path.stat().st_size for path in paths)
+    known, size = len(paths) - len(new), sum(path.stat().st_size for path in paths)
+    if new:
+        try:
+            sums.record(new)
+        except OSError:
+            new = {}  # a folder that only may be read is checked all the same
     return {"files": len(paths), "bytes": size, "known": known, "recorded": len(new)} | samples

@@ -27,9 +27,7 @@ from nsm.data.store import beside, read_file, subject
 _VERSION = 1  # of the cached form: another number, another folder
 _MEMORY = 750 * 2**20  # for all processes together
 _PER_BYTE = 9  # of the largest file, to read and frame it, even where it is one single gesture
-_SERIAL = (
-    2_000  # fewer small files than this are quicker read here than by processes that first have to start
-)
+_SERIAL = 2_000  # fewer small files than this are read sooner than a process has started
 _DVS_SENSOR, _DVS_WINDOW, _DVS_FRAMES = (128, 128), 16_000, 6  # pixels, µs, frames as channels
 _DVS_CLASSES = 11
 
@@ -74,7 +72,7 @@ def windows(path: Path, kind: str) -> list[tuple[np.ndarray, Recording]]:
         events, label = read_npy_events(data, name=name), int(path.stem)
     else:
         events, label = read_events(data, sensor=_DVS_SENSOR, name=name), int(path.name[:2]) - 1
-    first, last = (int(events["t"][0]), int(events["t"].max())) if len(events) else (0, 1)
+    first, last = (int(events["t"].min()), int(events["t"].max())) if len(events) else (0, 1)
     return [_gesture(events, first, last + 1, label, path)]
 
 
@@ -196,24 +194,16 @@ def _build_parallel(
     bounds = [len(paths) * k // workers for k in range(workers + 1)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-c", "from nsm.data.recordings import work; work()"]
-    running, results = [], []
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "env": environment}
+    running = []
     try:
         for k in range(workers):
-            log = (folder / f"{k}.jobs").open("w+")
-            json.dump({"kind": kind, "paths": [str(p) for p in paths[bounds[k] : bounds[k + 1]]],
-                       "target": str(folder / f"{k}.bin")}, log)  # fmt: skip
-            log.seek(0)
-            running.append(
-                subprocess.Popen(  # a session of its own: Ctrl-C reaches the parent, which ends them
-                    command,
-                    stdin=log,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
-            log.close()
+            job = {"kind": kind, "paths": [str(path) for path in paths[bounds[k] : bounds[k + 1]]]}
+            (folder / f"{k}.job").write_text(json.dumps({**job, "target": str(folder / f"{k}.bin")}))
+            with (folder / f"{k}.job").open() as job_file:
+                # In a session of its own: Ctrl-C reaches the parent alone, which ends its workers.
+                worker = subprocess.Popen(command, stdin=job_file, start_new_session=True, **options)
+            running.append(worker)
         results = _collect(running, len(paths), progress)
     finally:
         for process in running:
@@ -226,7 +216,7 @@ def _build_parallel(
             with (folder / f"{k}.bin").open("rb") as piece:
                 shutil.copyfileobj(piece, out)
             (folder / f"{k}.bin").unlink()
-            (folder / f"{k}.jobs").unlink()
+            (folder / f"{k}.job").unlink()
     return [Recording(*row) for rows in results for row in rows]
 
 

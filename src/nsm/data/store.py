@@ -194,7 +194,7 @@ def get(
             sums.record({item.file: download(item.urls, target, md5=item.md5, sha256=expected, progress=bar)})
         if item.unpack is not None:
             bar = progress(f"unpacking {target.name}") if progress else None
-            found = extract(target, root / item.unpack, wanted=lambda n, w=item.wanted: w in n, progress=bar)
+            found = extract(target, root / item.unpack, under=item.under, progress=bar)
             sums.record({f"{item.unpack}/{path}": one for path, one in found.items()})
             target.unlink()
     parts = find_files(entry, root)
