@@ -1,6 +1,7 @@
 """Tiny data sets in their published layouts, written from the formats' definitions."""
 
 import gzip
+import io
 import pickle
 import struct
 
@@ -92,3 +93,14 @@ def write_aedat(folder, subjects=(1, 19, 20, 23, 24, 29), lists=None):
         for part, chosen in lists.items():
             text = "".join(f"user{who:02}_fluorescent.aedat\n" for who in chosen)
             write(folder / f"trials_to_{part}.txt", text.encode())
+
+
+def write_tonic(folder, recordings=(("Train", 3), ("Train", 21), ("Test", 25))):
+    """DVS gestures in tonic's layout: each subject draws gestures 0 and 10 in a row of its own."""
+    for part, who in recordings:
+        for label in (0, 10):
+            table = np.array([[2 * f, 2 * who, 1, 5 + 16 * f] for f in range(6)] + [[0, 0, 0, 5 + 97]])
+            file = io.BytesIO()
+            np.save(file, table)
+            path = folder / f"ibmGesture{part}" / f"user{who:02}_lab" / f"{label}.npy"
+            write(path, file.getvalue())

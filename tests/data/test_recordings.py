@@ -1,6 +1,5 @@
 """Events as data sets: layouts, splits by subject, the cache, and several processes."""
 
-import io
 import os
 import struct
 import subprocess
@@ -71,13 +70,7 @@ def test_trial_lists_decide(tmp_path):
 
 
 def test_tonic_layout(tmp_path):
-    for part, who in (("Train", 3), ("Train", 21), ("Test", 25)):
-        for label in (0, 10):
-            table = np.array([[2 * f, 2 * who, 1, 5 + 16 * f] for f in range(6)] + [[0, 0, 0, 5 + 97]])
-            file = io.BytesIO()
-            np.save(file, table)
-            path = tmp_path / "DVSGesture" / f"ibmGesture{part}" / f"user{who:02}_lab" / f"{label}.npy"
-            samples.write(path, file.getvalue())
+    samples.write_tonic(tmp_path / "DVSGesture")
     for split, who in (("train", 3), ("validation", 21), ("test", 25)):
         one = load("dvsgesture", split, tmp_path)
         assert one.labels.tolist() == [0, 10]
