@@ -70,7 +70,9 @@ def data_list(json: bool = False) -> None:
         table.add_column(column, no_wrap=column == "name", justify="right" if column == "classes" else "left")
     for row in rows:
         inputs = f"{'×'.join(map(str, row['shape']))} {row['values']}"
-        cells = {**row, "inputs": inputs, "there": ", ".join(row["there"]) or "–"}
+        validation = str(row["validation"]).split(" of ")[0]
+        there = ", ".join(row["there"]) or "–"
+        cells = {**row, "inputs": inputs, "there": there, "validation": validation}
         table.add_row(*(str(cells[str(column.header)]) for column in table.columns))
     console.print(table)
 
