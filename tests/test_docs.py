@@ -1,20 +1,22 @@
 """Every Python example in README and docs runs as it stands, and every table is its record."""
 
+import doctest
 import json
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-import core
-
 ROOT = Path(__file__).resolve().parent.parent
+core = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "core.py")))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = [
     (page, number, code)
     for page in PAGES
-    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M), 1)
+    for number, code in enumerate(re.findall(r"^```python\n(?!>>>)(.*?)^```", page.read_text(), re.S | re.M), 1)
 ]
 
 
@@ -26,6 +28,13 @@ def test_examples_run(page, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_interactive_examples_print_what_they_say(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert outcome.failed == 0
 
 
 def test_the_quick_start_is_short_and_its_loop_learns(capsys):

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsm import functional, networks
+    from nsm import data, functional, networks
     from nsm.estimators import Concrete, Deterministic, Estimator, Probability, StraightThrough
     from nsm.initialization import convert, initialize
     from nsm.layers import Binarize, NSMConv2d, NSMLinear, binarize, deterministic
@@ -33,6 +33,7 @@ __all__ = [
     "Uniform",
     "binarize",
     "convert",
+    "data",
     "deterministic",
     "functional",
     "initialize",
@@ -57,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "data"]
