@@ -12,7 +12,7 @@ import nsm
 
 SOURCE = Path(nsm.__file__).parent
 ORDER = [  # a module may import those of earlier rows, and of its own row to the left
-    ["record"],
+    ["record", "philox"],
     ["noise", "estimators", "recipes", "kernels", "data"],
     ["functional"],
     ["layers"],

@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsm import data, functional, networks
+    from nsm import data, functional, metrics, networks
     from nsm.estimators import Concrete, Deterministic, Estimator, Probability, StraightThrough
     from nsm.initialization import convert, initialize
     from nsm.layers import Binarize, NSMConv2d, NSMLinear, binarize, deterministic
     from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
+    from nsm.sampling import Confident, Prediction, predict
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "Bernoulli",
     "Binarize",
     "Concrete",
+    "Confident",
     "Deterministic",
     "Empirical",
     "Estimator",
@@ -28,6 +30,7 @@ __all__ = [
     "NSMConv2d",
     "NSMLinear",
     "Noise",
+    "Prediction",
     "Probability",
     "StraightThrough",
     "Uniform",
@@ -37,7 +40,9 @@ __all__ = [
     "deterministic",
     "functional",
     "initialize",
+    "metrics",
     "networks",
+    "predict",
 ]
 
 _NAMES = {
@@ -45,6 +50,7 @@ _NAMES = {
     "initialization": ("convert", "initialize"),
     "layers": ("Binarize", "NSMConv2d", "NSMLinear", "binarize", "deterministic"),
     "noise": ("Bernoulli", "Empirical", "Gaussian", "LogNormal", "Noise", "Uniform"),
+    "sampling": ("Confident", "Prediction", "predict"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
