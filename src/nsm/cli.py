@@ -48,7 +48,7 @@ def data_list(json: bool = False) -> None:
                 "there": there,
                 "shape": list(entry.shape),
                 "classes": len(entry.classes),
-                "values": "±1" if entry.binary else "[0, 1]",
+                "values": "±1" if entry.binary else "[0,1]",
                 "validation": entry.validation,
                 "about": entry.about,
                 "licence": entry.licence,

@@ -81,7 +81,7 @@ def _dvsgesture_files(entry: Entry, folder: Path) -> Parts:
     lists = {part: folder / f"trials_to_{part}.txt" for part in parts}
     if all(path.is_file() for path in lists.values()):
         for part, path in lists.items():
-            trials = set(path.read_text(errors="replace").split())
+            trials = set(read_file(path).decode(errors="replace").split())
             parts[part] = [recording for recording in recordings if recording.name in trials]
     else:
         for recording in recordings:
