@@ -158,9 +158,7 @@ def missing(entry: Entry, root: Path, part: str) -> FileNotFoundError:
     """The error that says where a data set was looked for, and how to get it."""
     way = f"run `nsm data get {entry.name}`" if entry.downloads else "it has no public address: put it there"
     places = " or ".join(str(root / folder) for folder in entry.folders)
-    return FileNotFoundError(
-        f"Expected the {part} part of {entry.name} in {places}, but it is not there; {way}"
-    )
+    return FileNotFoundError(f"Expected the {part} part of {entry.name} in {places}, but it is not there; {way}")
 
 
 def get(
