@@ -33,11 +33,7 @@ def embedded() -> list[dict]:
     """The digits inside the package."""
     inputs = load("mnist", "train+validation").inputs
     ink = float((inputs > 0).float().mean())
-    if (
-        inputs.shape != (60_000, 1, 28, 28)
-        or set(inputs.unique().tolist()) != {-1.0, 1.0}
-        or not 0.1 < ink < 0.15
-    ):
+    if inputs.shape != (60_000, 1, 28, 28) or set(inputs.unique().tolist()) != {-1.0, 1.0} or not 0.1 < ink < 0.15:
         raise SystemExit("the embedded digits are not what they should be")
     both, alone = timed(lambda: load("mnist", "train+validation").inputs, lambda: load("mnist", "train"))
     code = "import torch, nsm.data, time; t = time.perf_counter(); nsm.data.load('mnist'); "
@@ -68,9 +64,7 @@ def nmnist(folder: Path) -> list[dict]:
         events = read_events(path.read_bytes())
         first = int(events["t"][0])
         window = (int(events["t"][-1]) - first) // 10  # tonic's bins: ten of that length from the first event
-        return frames(
-            events, sensor=(34, 34), count=10, window=window, start=first, polarity="both", binary=False
-        )
+        return frames(events, sensor=(34, 34), count=10, window=window, start=first, polarity="both", binary=False)
 
     def paper(path: Path) -> np.ndarray:
         return frames(read_events(path.read_bytes()), sensor=(34, 34), count=10)

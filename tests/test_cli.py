@@ -49,9 +49,7 @@ def fails(status, *arguments, **environment):
 def test_help_is_quick_and_needs_no_torch():
     code = "import sys, nsm.cli; nsm.cli.main(sys.argv[1:]); assert not {'torch', 'rich'} & set(sys.modules)"
     for arguments in (["--help"], ["data", "--help"], ["data", "list", "--json"], ["--version"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout
     times = []
@@ -141,9 +139,7 @@ def test_get_what_is_embedded():
 
 
 def test_get_what_has_no_address(tmp_path):
-    assert "no public address" in fails(
-        4, "data", "get", "emnist-letters-unofficial", "--root", str(tmp_path)
-    )
+    assert "no public address" in fails(4, "data", "get", "emnist-letters-unofficial", "--root", str(tmp_path))
 
 
 def publish(folder):
@@ -202,9 +198,7 @@ def mirror(tmp_path, monkeypatch):
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "name", ["fashion-mnist", "emnist-letters", "cifar10", "cifar100", "nmnist", "dvsgesture"]
-)
+@pytest.mark.parametrize("name", ["fashion-mnist", "emnist-letters", "cifar10", "cifar100", "nmnist", "dvsgesture"])
 def test_get(mirror, tmp_path, capsys, name):
     root = tmp_path / "root"
     reports = []

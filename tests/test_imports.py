@@ -12,14 +12,14 @@ import nsm
 
 SOURCE = Path(nsm.__file__).parent
 ORDER = [  # a module may import those of earlier rows, and of its own row to the left
-    ["record"],
+    ["record", "philox"],
     ["noise", "estimators", "recipes", "kernels", "data"],
     ["functional"],
     ["layers"],
     ["initialization", "networks"],
-    ["sampling", "metrics"],
+    ["sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
-    ["training"],
+    ["steps", "display", "training"],
     ["paper", "hardware"],
     ["cli"],
 ]

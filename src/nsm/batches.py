@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
@@ -73,10 +73,16 @@ class Batches:
                 inputs, labels = inputs.unflatten(0, share.shape), labels.unflatten(0, share.shape)
             yield inputs, labels, chunk.shape[1]
 
+    def all(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every input of this process's share once, in order and as it is, with its label."""
+        return self._read(0, list(torch.arange(self.rank, len(self.dataset), self.world_size)[None].split(1000, 1)))
+
     def _read(self, epoch: int, shares: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         if isinstance(self.dataset, Dataset):
             for share in shares:
                 yield self.dataset.batch(share.flatten().to(self.device, non_blocking=True))
+            return
+        if not shares:
             return
         loader: DataLoader[Any] = DataLoader(
             _Seeded(self.dataset, self.recipe.seed, epoch),
@@ -102,18 +108,24 @@ class Batches:
         indices = torch.randperm(len(self.dataset), generator=generator)[:count]
         return next(self._read(0, [indices[None]]))[0]
 
-    def check(self, classes: int) -> None:
-        """Refuse inputs or labels of the first batch that no network could learn from."""
+    @torch.no_grad()
+    def check(self, model: nn.Module) -> None:
+        """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
         inputs, labels = next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
-        if not inputs.is_floating_point():
-            raise DataError(f"Expected inputs to be floating-point, but got {inputs.dtype}")
-        if not inputs.isfinite().all():
-            raise DataError(f"Expected inputs to be finite, but got {int((~inputs.isfinite()).sum())} that are not")
+        if not inputs.is_floating_point() or not inputs.isfinite().all():
+            bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
+            raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
         if labels.is_floating_point() or labels.dim() != 1:
-            raise DataError(f"Expected labels to be integers of shape (N,), but got {labels.dtype} {tuple(labels.shape)}")
-        if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise DataError(f"Expected labels to be integers, one for each input, but got {kind}")
+        training = model.training
+        logits = model.eval()(inputs[:2])
+        model.train(training)
+        if logits.dim() != 2:
+            raise ValueError(f"Expected argument `model` to return logits (B, C), but got {tuple(logits.shape)}")
+        if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
             span = f"{int(labels.min())} to {int(labels.max())}"
-            raise DataError(f"Expected labels in 0 to {classes - 1}, as the network has outputs, but got {span}")
+            raise DataError(f"Expected labels in 0 to {logits.shape[1] - 1}, as the model has outputs, but got {span}")
 
 
 @dataclass(frozen=True)

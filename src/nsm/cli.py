@@ -39,16 +39,14 @@ def data_list(json: bool = False) -> None:
 
     root, rows = data_root(), []
     for entry in ENTRIES.values():
-        there = (
-            ["train", "test"] if entry.kind == "embedded" else sorted(find_files(entry, root), reverse=True)
-        )
+        there = ["train", "test"] if entry.kind == "embedded" else sorted(find_files(entry, root), reverse=True)
         rows.append(
             {
                 "name": entry.name,
                 "there": there,
                 "shape": list(entry.shape),
                 "classes": len(entry.classes),
-                "values": "±1" if entry.binary else "[0, 1]",
+                "values": "±1" if entry.binary else "[0,1]",
                 "validation": entry.validation,
                 "about": entry.about,
                 "licence": entry.licence,
@@ -61,9 +59,7 @@ def data_list(json: bool = False) -> None:
     from rich.table import Table
 
     title = f"data under {root}"
-    table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
-    )
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     console = _console()
     columns = ["name", "there", "inputs", "classes", "validation"]
     for column in columns + ["about"] * (console.width >= 150):

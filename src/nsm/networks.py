@@ -25,7 +25,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from nsm.data.catalogue import find
 from nsm.estimators import Deterministic, StraightThrough, pass_gradient, sgn
 from nsm.layers import Binarize, Law, Sign, Stochastic, counterpart
-from nsm.noise import Bernoulli, Gaussian, Noise
+from nsm.noise import Bernoulli, Gaussian, Noise, standard_normal, uniform
 from nsm.recipes import NOISY, Recipe
 
 Layer = nn.Linear | nn.Conv2d
@@ -115,7 +115,7 @@ class StochasticSigmoid(Stochastic):
     def forward(self, x: Tensor) -> Tensor:
         """States −1 or +1, freshly drawn."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        chance = 0.5 if self.deterministic else torch.rand(wide.shape, device=x.device, dtype=wide.dtype)
+        chance = 0.5 if self.deterministic else uniform(wide.shape, None, x.device, wide.dtype)
         states = sgn(torch.sigmoid(wide.detach()) - chance)
         return (states + pass_gradient(torch.tanh(wide / 2))).to(x.dtype)
 
@@ -131,7 +131,7 @@ class NoisyRectifier(Stochastic):
 
     def forward(self, x: Tensor) -> Tensor:
         """Rectified activity, freshly drawn."""
-        noise = 0.0 if self.deterministic else self.std * torch.randn(x.shape, device=x.device, dtype=x.dtype)
+        noise = 0.0 if self.deterministic else self.std * standard_normal(x.shape, None, x.device, x.dtype)
         return (x.detach() + noise).clamp(min=0) + pass_gradient(x)
 
     def extra_repr(self) -> str:

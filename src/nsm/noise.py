@@ -22,6 +22,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from nsm import philox
+
 
 class Noise(ABC):
     """An iid random factor with finite mean and positive, finite variance.
@@ -267,6 +269,8 @@ def uniform(
 ) -> Tensor:
     """U[0, 1). Without a generator torch must not be told of one: with it, shapes cannot be symbolic in a graph."""
     if generator is None:
+        if philox.source is not None and philox.source.fits(shape):
+            return philox.source.uniform(shape, dtype)
         return torch.rand(shape, device=device, dtype=dtype)
     return torch.rand(shape, generator=generator, device=device, dtype=dtype)
 
@@ -276,6 +280,8 @@ def standard_normal(
 ) -> Tensor:
     """N(0, 1), as `uniform`."""
     if generator is None:
+        if philox.source is not None and philox.source.fits(shape):
+            return philox.source.standard_normal(shape, dtype)
         return torch.randn(shape, device=device, dtype=dtype)
     return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 

@@ -43,9 +43,7 @@ def python2_batch(labels=(3, 9), key=b"labels"):
 
     integers = b"".join(b"K" + bytes([label]) for label in labels)
     raw = b"".join(bytes([k]) * 3072 for k in range(len(labels)))
-    dtype = (
-        b"cnumpy\ndtype\nq\x01U\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    )
+    dtype = b"cnumpy\ndtype\nq\x01U\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     state = b"(K\x01K" + bytes([len(labels)]) + b"M\x00\x0c\x86" + dtype + b"\x89" + string(raw) + b"tb"
     return b"\x80\x02}q\x00(" + string(b"data") + array + state + string(key) + b"](" + integers + b"eu."
@@ -67,9 +65,7 @@ def samples():
         packets += b"".join(struct.pack("<Ii", 3 | 9 << 2 | 17 << 17, 1000 * k) for k in range(5))
     table = io.BytesIO()
     np.save(table, np.array([[1, 2, 0, 3], [100, 120, 1, 40]]))
-    csv = b"class,startTime_usec,endTime_usec\n" + b"".join(
-        b"%d,%d,%d\n" % (k, 9 * k, 9 * k + 8) for k in range(1, 12)
-    )
+    csv = b"class,startTime_usec,endTime_usec\n" + b"".join(b"%d,%d,%d\n" % (k, 9 * k, 9 * k + 8) for k in range(1, 12))
     zipped, tarred = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("a.bin", "folder/b.bin"):
@@ -105,9 +101,7 @@ def readers(folder):
             extract(folder / "archive", target / "in", max_bytes=10**6, max_members=100)
         finally:
             left = [p for p in target.rglob(".unpacking-*")]
-            outside = [
-                p for p in folder.iterdir() if p.name not in ("archive", "checksums", "cache", target.name)
-            ]
+            outside = [p for p in folder.iterdir() if p.name not in ("archive", "checksums", "cache", target.name)]
             if left or outside:
                 raise AssertionError(f"left behind: {left + outside}")
             import shutil

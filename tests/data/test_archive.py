@@ -81,9 +81,7 @@ def test_only_what_is_wanted(make, tmp_path, target):
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
-@pytest.mark.parametrize(
-    "name", ["../evil", "/tmp/nsm-evil", "a/../../evil", "C:\\evil", "a\\..\\evil", ".."]
-)
+@pytest.mark.parametrize("name", ["../evil", "/tmp/nsm-evil", "a/../../evil", "C:\\evil", "a\\..\\evil", ".."])
 def test_names_that_lead_outside(make, name, tmp_path, target):
     with pytest.raises(DataError, match="to stay inside"):
         extract(make(tmp_path / "archive", [("good.bin", b"1"), (name, b"x")]), target)

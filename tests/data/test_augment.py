@@ -13,9 +13,7 @@ def test_every_crop_is_a_window_of_the_padded_image_and_all_offsets_occur():
     images = places(5, 6).expand(2000, 2, 5, 6)
     out = random_crop(images, 2, fill=-1, generator=torch.Generator().manual_seed(0))
     padded = torch.nn.functional.pad(images[:1], (2, 2, 2, 2), value=-1)
-    windows = {
-        (top, left): padded[0, :, top : top + 5, left : left + 6] for top in range(5) for left in range(5)
-    }
+    windows = {(top, left): padded[0, :, top : top + 5, left : left + 6] for top in range(5) for left in range(5)}
     seen = dict.fromkeys(windows, 0)
     for image in out:
         (found,) = [offset for offset, window in windows.items() if window.equal(image)]

@@ -81,3 +81,19 @@ def test_join():
 def test_inputs_and_labels_that_do_not_belong_together(stored, labels, said):
     with pytest.raises(DataError, match=said):
         Dataset("bad", stored, torch.tensor(labels), ("a", "b", "c"))
+
+
+@pytest.mark.gpu
+def test_decoding_on_the_device_equals_the_cpu():
+    for dataset in (
+        packed()[1],
+        Dataset("grey", packed()[1].stored, torch.zeros(7, dtype=torch.long), ("a",)),
+    ):
+        moved = dataset.to("cuda")
+        assert moved.inputs.is_cuda
+        assert moved.inputs.cpu().equal(dataset.inputs)
+        chosen = torch.tensor([3, 1, 1])
+        for indices in (chosen, chosen.cuda()):
+            inputs, labels = moved.batch(indices)
+            assert inputs.cpu().equal(dataset.inputs[chosen])
+            assert labels.is_cuda

@@ -74,9 +74,7 @@ def test_tonic_events_and_frames():
         theirs = functional.to_frame_numpy(events.copy(), (34, 34, 2), n_time_bins=10)
         first, last = int(events["t"][0]), int(events["t"][-1])
         window = (last - first) // 10
-        ours = frames(
-            events, sensor=(34, 34), count=10, window=window, start=first, polarity="both", binary=False
-        )
+        ours = frames(events, sensor=(34, 34), count=10, window=window, start=first, polarity="both", binary=False)
         np.testing.assert_array_equal(ours, theirs)
 
 

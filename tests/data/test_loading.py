@@ -40,9 +40,7 @@ def test_idx_as_it_lies(tmp_path, zipped, folder):
 
 
 def test_official_letters_are_transposed_and_count_from_one(tmp_path):
-    truth = samples.write_idx(
-        tmp_path / "emnist" / "gzip", "emnist-letters-", first=1, classes=26, stem="test"
-    )
+    truth = samples.write_idx(tmp_path / "emnist" / "gzip", "emnist-letters-", first=1, classes=26, stem="test")
     images, labels = truth["test"]
     expect(load("emnist-letters", "test", tmp_path), images.transpose(0, 2, 1)[:, None], labels - 1)
     assert len(load("emnist-letters", "validation", tmp_path)) == 4  # a sixth of 24
@@ -51,12 +49,8 @@ def test_official_letters_are_transposed_and_count_from_one(tmp_path):
 
 
 def test_unofficial_letters_are_upright(tmp_path):
-    truth = samples.write_idx(
-        tmp_path / "emnist", "emnist-letters-unofficial-", first=1, classes=26, stem="test"
-    )
-    expect(
-        load("emnist-letters-unofficial", "test", tmp_path), truth["test"][0][:, None], truth["test"][1] - 1
-    )
+    truth = samples.write_idx(tmp_path / "emnist", "emnist-letters-unofficial-", first=1, classes=26, stem="test")
+    expect(load("emnist-letters-unofficial", "test", tmp_path), truth["test"][0][:, None], truth["test"][1] - 1)
 
 
 @pytest.mark.parametrize("classes", [10, 100])
@@ -88,9 +82,7 @@ def break_count(folder):
 
 
 def break_label(folder):
-    samples.write(
-        folder / "train-labels-idx1-ubyte.gz", gzip.compress(samples.idx(np.full(24, 10, np.uint8)))
-    )
+    samples.write(folder / "train-labels-idx1-ubyte.gz", gzip.compress(samples.idx(np.full(24, 10, np.uint8))))
 
 
 def break_shape(folder):
@@ -160,9 +152,7 @@ def test_first_seen_is_recorded_and_verified_ever_after(tmp_path):
 
 def test_mnist_has_published_checksums(tmp_path):
     samples.write_idx(tmp_path / "mnist")
-    with pytest.raises(
-        DataError, match="SHA-256 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-    ):
+    with pytest.raises(DataError, match="SHA-256 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"):
         load("mnist-grey", "train", tmp_path)
 
 
@@ -195,9 +185,7 @@ def test_public_names_are_there_without_torch():
     import sys
 
     code = "import sys, nsm.data as d; d.names(); d.read_idx; d.frames; assert 'torch' not in sys.modules"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))}
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
     for name in nsm.data.__all__:
         assert getattr(nsm.data, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

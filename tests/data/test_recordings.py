@@ -50,9 +50,7 @@ def test_a_broken_cache_is_refused(tmp_path):
 def test_aedat_is_split_by_subject_and_tiled(tmp_path, lists):
     samples.write_aedat(tmp_path / "DvsGesture", lists=lists)
     sets = {split: load("dvsgesture", split, tmp_path) for split in ("train", "validation", "test")}
-    rows = {
-        split: {row for row in range(64) if (one.inputs[:, :, row] > 0).any()} for split, one in sets.items()
-    }
+    rows = {split: {row for row in range(64) if (one.inputs[:, :, row] > 0).any()} for split, one in sets.items()}
     # subjects draw in the row of their own number, halved by the down-sampling
     assert rows == {"train": {0, 9}, "validation": {10, 11}, "test": {12, 14}}
     for one in sets.values():
@@ -134,9 +132,7 @@ def test_several_processes_build_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(recordings.subprocess, "Popen", start)
     seen = []
     for name, serial in one.items():
-        parallel = load(
-            name, "train+validation", tmp_path, progress=lambda what: lambda *now: seen.append(now)
-        )
+        parallel = load(name, "train+validation", tmp_path, progress=lambda what: lambda *now: seen.append(now))
         assert parallel.stored.equal(serial.stored)
         assert parallel.labels.equal(serial.labels)
     assert len(started) == 6
@@ -169,9 +165,7 @@ def test_memory_grows_no_faster_with_a_file_than_workers_are_counted_for(tmp_pat
     n = 2_000_000
     rng = np.random.default_rng(0)
     rows = np.empty(n, [("data", "<u4"), ("time", "<i4")])
-    rows["data"] = (
-        1 | rng.integers(2, size=n) << 1 | rng.integers(128, size=n) << 2 | rng.integers(128, size=n) << 17
-    )
+    rows["data"] = 1 | rng.integers(2, size=n) << 1 | rng.integers(128, size=n) << 2 | rng.integers(128, size=n) << 17
     rows["time"] = np.sort(rng.integers(30_000_000, size=n))
     path = tmp_path / "user01_lab.aedat"
     packets = (

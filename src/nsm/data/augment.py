@@ -40,9 +40,7 @@ def random_crop(
     out_height, out_width = size or (height, width)
     room = (height + 2 * padding - out_height, width + 2 * padding - out_width)
     if min(room) < 0 or min(out_height, out_width) < 1:
-        raise DataError(
-            f"Expected argument `size` to fit in the padded image, but got {(out_height, out_width)}"
-        )
+        raise DataError(f"Expected argument `size` to fit in the padded image, but got {(out_height, out_width)}")
     top, left = (_draw(images, room[axis] + 1, generator) for axis in (0, 1))
     rows = top[:, None] + torch.arange(out_height, device=images.device)  # (B, out_height)
     columns = left[:, None] + torch.arange(out_width, device=images.device)
@@ -52,9 +50,7 @@ def random_crop(
     return padded[each, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def random_shift(
-    images: Tensor, distance: int, *, fill: float = 0.0, generator: Generator | None = None
-) -> Tensor:
+def random_shift(images: Tensor, distance: int, *, fill: float = 0.0, generator: Generator | None = None) -> Tensor:
     """Move each image by up to ``distance`` pixels down or up and right or left; ``fill`` comes in.
 
     Example:
@@ -86,6 +82,4 @@ def _draw(images: Tensor, below: int, generator: Generator | None) -> Tensor:
 
 def _check(images: Tensor) -> None:
     if images.dim() != 4:
-        raise DataError(
-            f"Expected argument `images` to have shape (B, C, H, W), but got {tuple(images.shape)}"
-        )
+        raise DataError(f"Expected argument `images` to have shape (B, C, H, W), but got {tuple(images.shape)}")

@@ -41,12 +41,8 @@ class Entry:
     binary: bool = False  # ±1 inputs; otherwise [0, 1]
 
 
-def _gz(
-    folder: str, mirrors: tuple[str, ...], md5: tuple[str, ...], sha256: dict[str, str]
-) -> tuple[Download, ...]:
-    names = [
-        f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
-    ]
+def _gz(folder: str, mirrors: tuple[str, ...], md5: tuple[str, ...], sha256: dict[str, str]) -> tuple[Download, ...]:
+    names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
     return tuple(
         Download(
             f"{folder}/{name}",

@@ -56,26 +56,20 @@ def read_cifar_pickle(data: bytes, *, classes: int = 10, name: str = "file") -> 
     """
     try:
         batch = _interpret(data)
-        batch = {
-            (key.encode("latin-1") if isinstance(key, str) else key): value for key, value in batch.items()
-        }
+        batch = {(key.encode("latin-1") if isinstance(key, str) else key): value for key, value in batch.items()}
         images, labels = batch[b"data"], batch[b"fine_labels" if b"fine_labels" in batch else b"labels"]
         labels = np.array([int(label) if 0 <= label < classes else 255 for label in labels], np.uint8)
         images = images.reshape(-1, _PIXELS)
     except DataError as error:
         raise DataError(f"Expected {name} to be a pickled CIFAR batch, but got {error}") from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise DataError(
-            f"Expected {name} to be a pickled CIFAR batch, but got {type(error).__name__}"
-        ) from None
+        raise DataError(f"Expected {name} to be a pickled CIFAR batch, but got {type(error).__name__}") from None
     if len(images) != len(labels):
         raise DataError(f"Expected {name} to have {len(images)} labels, but got {len(labels)}")
     return _checked(images, labels, classes, name)
 
 
-def _checked(
-    images: np.ndarray, labels: np.ndarray, classes: int, name: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _checked(images: np.ndarray, labels: np.ndarray, classes: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     if len(labels) and labels.max() >= classes:
         where = int(np.argmax(labels >= classes))
         raise DataError(f"Expected labels of {name} in 0 to {classes - 1}, but got another at record {where}")

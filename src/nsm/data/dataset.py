@@ -47,16 +47,10 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
         n = len(self.stored)
         if self.stored.dtype != torch.uint8 or self.stored.dim() != 4:
             got = f"{self.stored.dtype} of shape {tuple(self.stored.shape)}"
-            raise DataError(
-                f"Expected the inputs of {self.name} to be uint8 of shape (N, C, H, W), but got {got}"
-            )
+            raise DataError(f"Expected the inputs of {self.name} to be uint8 of shape (N, C, H, W), but got {got}")
         if len(self.labels) != n or (self.recordings is not None and len(self.recordings) != n):
             raise DataError(f"Expected {self.name} to have {n} labels, but got {len(self.labels)}")
-        if (
-            n
-            and self.labels.is_cpu
-            and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes)
-        ):
+        if n and self.labels.is_cpu and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             span = f"{int(self.labels.min())} to {int(self.labels.max())}"
             raise DataError(f"Expected labels of {self.name} in 0 to {len(self.classes) - 1}, but got {span}")
 
@@ -83,9 +77,7 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data set with its tensors, still packed, on ``device``."""
         recordings = None if self.recordings is None else self.recordings.to(device)
-        return replace(
-            self, stored=self.stored.to(device), labels=self.labels.to(device), recordings=recordings
-        )
+        return replace(self, stored=self.stored.to(device), labels=self.labels.to(device), recordings=recordings)
 
     def _decode(self, stored: Tensor) -> Tensor:
         if self.width is None:
@@ -123,9 +115,7 @@ def join(first: Dataset, second: Dataset, *, name: str) -> Dataset:
         DataError: Their inputs or classes differ.
     """
     if (first.shape, first.width, first.classes) != (second.shape, second.width, second.classes):
-        raise DataError(
-            f"Expected {first.name} and {second.name} to be of one kind, but got {first} and {second}"
-        )
+        raise DataError(f"Expected {first.name} and {second.name} to be of one kind, but got {first} and {second}")
     recordings = None
     if first.recordings is not None and second.recordings is not None:
         recordings = torch.cat([first.recordings, second.recordings])

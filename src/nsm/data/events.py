@@ -23,9 +23,7 @@ EVENT = np.dtype(  # 16 bytes with every field aligned: numpy is several times s
 
 _OVERFLOW_ROW, _OVERFLOW_TIME = 240, 2**13  # a row no sensor has: the clock went round
 _AEDAT_EVENT = np.dtype([("data", "<u4"), ("time", "<i4")])
-_AEDAT_PACKET = struct.Struct(
-    "<hhiiiiii"
-)  # type, source, event size, time offset, overflow, capacity, number, valid
+_AEDAT_PACKET = struct.Struct("<hhiiiiii")  # type, source, event size, time offset, overflow, capacity, number, valid
 
 
 def read_events(data: bytes, *, sensor: tuple[int, int] = (34, 34), name: str = "file") -> np.ndarray:
@@ -125,9 +123,7 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
     """
     lines = data.split()
     if not lines or lines[0] != b"class,startTime_usec,endTime_usec":
-        raise DataError(
-            f"Expected {name} to start with class,startTime_usec,endTime_usec, but got {data[:40]!r}"
-        )
+        raise DataError(f"Expected {name} to start with class,startTime_usec,endTime_usec, but got {data[:40]!r}")
     for line in lines[1:]:
         if not re.fullmatch(rb"\d{1,3},\d{1,18},\d{1,18}", line):
             raise DataError(f"Expected {name} to have rows of three numbers, but got {line[:40]!r}")
@@ -135,9 +131,7 @@ def read_gestures(data: bytes, *, classes: int = 11, name: str = "file") -> np.n
     for number, start, end in rows:
         if not 1 <= number <= classes or start >= end:
             got = f"{number},{start},{end}"
-            raise DataError(
-                f"Expected {name} to have classes 1 to {classes} and ends after starts, but got {got}"
-            )
+            raise DataError(f"Expected {name} to have classes 1 to {classes} and ends after starts, but got {got}")
     return rows - [1, 0, 0]
 
 
@@ -154,9 +148,7 @@ def read_npy_events(data: bytes, *, sensor: tuple[int, int] = (128, 128), name: 
         re.DOTALL,
     )
     if header is None:
-        raise DataError(
-            f"Expected {name} to be an .npy array of numbers of shape (N, 4), but got {data[:80]!r}"
-        )
+        raise DataError(f"Expected {name} to be an .npy array of numbers of shape (N, 4), but got {data[:80]!r}")
     try:
         dtype = np.dtype("<" + header[1].decode())
     except TypeError:
@@ -184,9 +176,7 @@ def _events(
     height, width = sensor
     if len(x) and (x.max() >= width or y.max() >= height):
         where = np.argmax((x >= width) | (y >= height))
-        raise DataError(
-            f"Expected {name} to have pixels inside {height}×{width}, but got x {x[where]}, y {y[where]}"
-        )
+        raise DataError(f"Expected {name} to have pixels inside {height}×{width}, but got x {x[where]}, y {y[where]}")
     events = np.empty(len(x), EVENT)
     events["x"], events["y"], events["t"], events["p"] = x, y, time, polarity
     return events

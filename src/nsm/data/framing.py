@@ -64,9 +64,7 @@ def frames(
     if len(x) and not (x.min() >= 0 <= y.min() and x.max() < sensor[1] and y.max() < sensor[0]):
         raise DataError(f"Expected events inside {sensor}, but got x up to {x.max()}, y up to {y.max()}")
     t = events["t"].astype(np.int64, copy=False) - start
-    last = (
-        max(int(t.max()), 1) if len(t) else 1
-    )  # of all events: the length is the recording's, not a polarity's
+    last = max(int(t.max()), 1) if len(t) else 1  # of all events: the length is the recording's, not a polarity's
     if count is None:
         count = last // (window or 1) + 1
     planes = 2 if polarity == "both" else 1

@@ -58,9 +58,7 @@ def load(
     """
     entry, wanted = find(name), split.split("+")
     if not set(wanted) <= set(SPLITS) or len(set(wanted)) != len(wanted):
-        raise DataError(
-            f"Expected argument `split` to be of {', '.join(SPLITS)}, joined by +, but got {split!r}"
-        )
+        raise DataError(f"Expected argument `split` to be of {', '.join(SPLITS)}, joined by +, but got {split!r}")
     place = data_root(root)
     wholes: dict[str, tuple[Dataset, int]] = {}
     pieces = []
@@ -81,9 +79,7 @@ def load(
 
 def _slice(whole: Dataset, span: slice, name: str) -> Dataset:
     recordings = None if whole.recordings is None else whole.recordings[span]
-    return replace(
-        whole, name=name, stored=whole.stored[span], labels=whole.labels[span], recordings=recordings
-    )
+    return replace(whole, name=name, stored=whole.stored[span], labels=whole.labels[span], recordings=recordings)
 
 
 def _part(
@@ -112,9 +108,7 @@ def read_part(
     if entry.kind == "idx":
         images, labels = (read_idx(data, name=str(path)) for data, path in zip(blocks, paths, strict=True))
         if images.ndim != 3 or images.shape[1:] != entry.shape[1:]:
-            raise DataError(
-                f"Expected {paths[0]} to hold images of {entry.shape[1:]}, but got {images.shape}"
-            )
+            raise DataError(f"Expected {paths[0]} to hold images of {entry.shape[1:]}, but got {images.shape}")
         if labels.shape != images.shape[:1]:
             raise DataError(f"Expected {paths[1]} to have {len(images)} labels, but got {labels.shape}")
         if entry.prefix and labels.size and labels.min() < 1:
@@ -152,9 +146,7 @@ def _bounded(dataset: Dataset, entry: Entry) -> tuple[Dataset, int]:
     return dataset, len(dataset) - len(dataset) // entry.held_out
 
 
-def _dataset(
-    entry: Entry, part: str, stored: np.ndarray, labels: np.ndarray, width: int | None = None
-) -> Dataset:
+def _dataset(entry: Entry, part: str, stored: np.ndarray, labels: np.ndarray, width: int | None = None) -> Dataset:
     stored = stored if stored.flags.writeable else stored.copy()  # torch has no read-only tensors
     return Dataset(
         f"{entry.name} {part}",

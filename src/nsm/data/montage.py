@@ -36,9 +36,7 @@ def montage(dataset: Dataset, path: str | Path, count: int = 40) -> None:
     figure = Figure(figsize=(columns * 1.1, height), dpi=100)
     FigureCanvasAgg(figure)
     figure.suptitle(str(dataset)[len("Dataset(") : -1], fontsize=9)
-    for axes, tile, title in zip(
-        np.ravel(figure.subplots(rows, columns, squeeze=False)), tiles, titles, strict=False
-    ):
+    for axes, tile, title in zip(np.ravel(figure.subplots(rows, columns, squeeze=False)), tiles, titles, strict=False):
         axes.imshow(tile.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(title, fontsize=7, pad=2, loc="left" if over_time else "center")
     for axes in figure.axes:

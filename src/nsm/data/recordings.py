@@ -76,22 +76,16 @@ def windows(path: Path, kind: str) -> list[tuple[np.ndarray, Recording]]:
     return [_gesture(events, first, last + 1, label, path)]
 
 
-def _gesture(
-    events: np.ndarray, start: int, end: int, label: int, path: Path
-) -> tuple[np.ndarray, Recording]:
+def _gesture(events: np.ndarray, start: int, end: int, label: int, path: Path) -> tuple[np.ndarray, Recording]:
     """Whole windows only, side by side from the start; one at least."""
     if not 0 <= label < _DVS_CLASSES:
         raise DataError(f"Expected {path} to be named after a gesture, but got number {label}")
     n = max(1, (end - start) // (_DVS_WINDOW * _DVS_FRAMES))
-    out = frames(
-        events, sensor=_DVS_SENSOR, count=n * _DVS_FRAMES, window=_DVS_WINDOW, start=start, downsample=2
-    )
+    out = frames(events, sensor=_DVS_SENSOR, count=n * _DVS_FRAMES, window=_DVS_WINDOW, start=start, downsample=2)
     return np.packbits(out.reshape(n, _DVS_FRAMES, 64, 64), axis=-1), Recording(n, label, subject(path))
 
 
-def frame_set(
-    entry: Entry, part: str, paths: list[Path], root: Path, progress: Progress | None = None
-) -> FrameSet:
+def frame_set(entry: Entry, part: str, paths: list[Path], root: Path, progress: Progress | None = None) -> FrameSet:
     """The windows of all ``paths``, from the cache if these files were read before."""
     shape = (*entry.shape[:2], -(-entry.shape[2] // 8))
     home = _cache_folder(root)
@@ -100,9 +94,7 @@ def frame_set(
         temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=home))
         try:
             recordings = _build(entry.kind, paths, temporary, progress)
-            (temporary / "recordings.json").write_text(
-                json.dumps([list(asdict(r).values()) for r in recordings])
-            )
+            (temporary / "recordings.json").write_text(json.dumps([list(asdict(r).values()) for r in recordings]))
             temporary.chmod(0o755)
             try:
                 temporary.rename(folder)
@@ -122,9 +114,7 @@ def open_cache(folder: Path, shape: tuple[int, ...]) -> FrameSet:
     except (ValueError, TypeError, RecursionError):
         recordings = []
     sound = all(
-        type(r.windows) is type(r.label) is int
-        and r.windows > 0 <= r.label
-        and type(r.subject) in (int, type(None))
+        type(r.windows) is type(r.label) is int and r.windows > 0 <= r.label and type(r.subject) in (int, type(None))
         for r in recordings
     )
     path, n = folder / "frames.bin", sum(r.windows for r in recordings) if sound else 0

@@ -81,7 +81,7 @@ def _dvsgesture_files(entry: Entry, folder: Path) -> Parts:
     lists = {part: folder / f"trials_to_{part}.txt" for part in parts}
     if all(path.is_file() for path in lists.values()):
         for part, path in lists.items():
-            trials = set(path.read_text(errors="replace").split())
+            trials = set(read_file(path).decode(errors="replace").split())
             parts[part] = [recording for recording in recordings if recording.name in trials]
     else:
         for recording in recordings:
@@ -158,9 +158,7 @@ def missing(entry: Entry, root: Path, part: str) -> FileNotFoundError:
     """The error that says where a data set was looked for, and how to get it."""
     way = f"run `nsm data get {entry.name}`" if entry.downloads else "it has no public address: put it there"
     places = " or ".join(str(root / folder) for folder in entry.folders)
-    return FileNotFoundError(
-        f"Expected the {part} part of {entry.name} in {places}, but it is not there; {way}"
-    )
+    return FileNotFoundError(f"Expected the {part} part of {entry.name} in {places}, but it is not there; {way}")
 
 
 def get(

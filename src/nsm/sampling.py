@@ -1,0 +1,405 @@
+"""Monte-Carlo inference: run the same network again and again, and see how far its answers agree.
+
+Samples ride on the batch axis, ``chunk_size`` of them in one pass. The input does not change between samples, so
+everything before the first draw, and the first stochastic layer's moments, are computed once. The noise of input i in
+sample k is a function of (seed, k, i) alone (see `nsm.philox`), so an answer does not depend on how samples and inputs
+are cut into passes, nor on which inputs have left early.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nsm import functional
+from nsm.estimators import Concrete, Deterministic, Probability
+from nsm.layers import NSMLayer, Stochastic
+from nsm.philox import Keyed, keyed
+
+_ROWS = {"cpu": 2_000, "cuda": 100_000}  # inputs × samples in one pass, at most
+_CHUNK = 10
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network says of B inputs and C classes, and how sure it is.
+
+    Attributes:
+        probabilities: (B, C) the softmax averaged over samples.
+        votes: (B, C) how many samples had each class first.
+        sample_entropy: (B,) the entropy of a single sample, averaged over samples, in nats.
+        num_samples: (B,) how many samples were drawn.
+        samples: (S, B, C) every sample's softmax, if asked for.
+    """
+
+    probabilities: Tensor
+    votes: Tensor
+    sample_entropy: Tensor
+    num_samples: Tensor
+    samples: Tensor | None = None
+
+    @property
+    def label(self) -> Tensor:
+        """(B,) the most probable class."""
+        return self.probabilities.argmax(-1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """(B,) its probability."""
+        return self.probabilities.amax(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """(B,) all uncertainty: the entropy of the averaged probabilities, in nats."""
+        return torch.special.entr(self.probabilities).sum(-1)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """(B,) the part of it that is disagreement between samples, in nats."""
+        return (self.entropy - self.sample_entropy).clamp(min=0)
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+
+@dataclass(frozen=True)
+class Confident:
+    """Stop sampling an input once its leading class is settled.
+
+    Each sample is a bet that its vote goes to the leader of the samples before. If no class had more than half of all
+    votes, the bettor's wealth could reach 1/error with a probability of at most ``error``, at any time (Ville's
+    inequality); when it does, the leader is taken to have that majority. Wealth is a mixture of bettors with fixed
+    stakes, the boldest of which doubles with every win and is ruined by one loss. When the leader changes, a new bettor
+    starts with a tenth of the start before, so that the chances of all reigns together stay below ``error``.
+
+    >>> Confident(error=1e-3)
+    Confident(error=0.001)
+    """
+
+    error: float = 1e-2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < 1:
+            raise ValueError(f"Expected argument `error` to be in (0, 1), but got {self.error}")
+
+    def watch(self, batch: int, device: torch.device) -> "Watch":
+        """Begin to watch the votes on a batch of inputs."""
+        return Watch(self.error, batch, device)
+
+
+class Watch:
+    """The bets on one batch, sample after sample."""
+
+    _WIN = 0.6, 0.75, 0.9, 1.0  # the chance of a win each bettor believes in
+    _SHARE = 0.125, 0.125, 0.25, 0.5
+
+    def __init__(self, error: float, batch: int, device: torch.device) -> None:
+        self.goal = 1 / error
+        self.win = torch.tensor(self._WIN, dtype=torch.float64, device=device)
+        self.share = torch.tensor(self._SHARE, dtype=torch.float64, device=device)
+        self.start = torch.full((batch,), 0.9, dtype=torch.float64, device=device)  # 0.9, 0.09, … sum to 1
+        self.wealth = self.start[:, None] * self.share  # (batch, bettors)
+        self.counts: Tensor | None = None
+
+    def update(self, votes: Tensor, classes: int) -> Tensor:
+        """Take one more vote of each input, (batch,), and say which inputs are settled."""
+        if self.counts is None:
+            self.counts = torch.zeros(len(votes), classes, device=votes.device)
+            leader = votes  # nobody bets on the first sample
+        else:
+            leader = self.counts.argmax(-1)
+            won = (votes == leader)[:, None]
+            self.wealth = self.wealth * torch.where(won, 2 * self.win, 2 - 2 * self.win)
+        self.counts.scatter_add_(1, votes[:, None], torch.ones_like(votes[:, None], dtype=self.counts.dtype))
+        changed = self.counts.argmax(-1) != leader
+        self.start = torch.where(changed, 0.1 * self.start, self.start)
+        self.wealth = torch.where(changed[:, None], self.start[:, None] * self.share, self.wealth)
+        return self.wealth.sum(-1) >= self.goal
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these inputs alone."""
+        self.wealth, self.start = self.wealth[rows], self.start[rows]
+        self.counts = None if self.counts is None else self.counts[rows]
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    x: Any,
+    num_samples: int = 100,
+    *,
+    seed: int | None = None,
+    chunk_size: int | None = None,
+    stop: Confident | None = None,
+    keep_samples: bool = False,
+) -> Prediction:
+    """Sample a network on each input and average what it says.
+
+    The model runs in ``eval()`` mode, which its noise does not heed but batch norms do, and is left as it was. Layers
+    trained with `Concrete` sample hard states. A module that draws noise of its own from torch is seeded too, but its
+    noise then depends on ``chunk_size``.
+
+    Args:
+        model: any module from inputs to logits (B, C). The part of an ``nn.Sequential`` before its first stochastic
+            layer is computed once.
+        x: a tensor or array of inputs; or an iterable of batches, such as a ``DataLoader``, each an array or a tuple
+            that begins with one.
+        num_samples: samples of each input, at most.
+        seed: the same seed draws the same noise; None takes one from torch's default generator.
+        chunk_size: samples in one pass, which sets the memory; 10 if None.
+        stop: when to stop early, for example `Confident`.
+        keep_samples: whether to return every sample's softmax (not with ``stop``).
+
+    Returns:
+        A `Prediction`, on the device of the model.
+
+    >>> import nsm
+    >>> net = nn.Sequential(nsm.NSMLinear(8, 16), nn.Linear(16, 3))
+    >>> prediction = predict(net, torch.ones(2, 8), num_samples=50, seed=0)
+    >>> prediction.probabilities.shape, prediction.num_samples.tolist()
+    (torch.Size([2, 3]), [50, 50])
+    """
+    for name, value in (("num_samples", num_samples), ("chunk_size", _CHUNK if chunk_size is None else chunk_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"Expected argument `{name}` to be a positive int, but got {value!r}")
+    if keep_samples and stop is not None:
+        raise ValueError(f"Expected argument `keep_samples` to be False beside `stop`, but got {stop} and True")
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    chunk_size = min(chunk_size or _CHUNK, num_samples)
+    tensors = [*model.parameters(), *model.buffers()]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+    block = max(1, _ROWS.get(device.type, _ROWS["cuda"]) // chunk_size)
+    parts: list[Prediction] = []
+    count = 0
+    devices = [device] if device.type == "cuda" else []
+    with _inference(model), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        for batch in _batches(x):
+            inputs = _as_inputs(batch, device, dtype)
+            for some in inputs.split(block):
+                parts.append(_predict(model, some, count, num_samples, seed, chunk_size, stop, keep_samples))
+                count += len(some)
+    if not parts:
+        raise ValueError("Expected argument `x` to hold at least one input, but got none")
+    return _join(parts)
+
+
+def _predict(
+    model: nn.Module,
+    x: Tensor,
+    offset: int,
+    num_samples: int,
+    seed: int,
+    chunk_size: int,
+    stop: Confident | None,
+    keep_samples: bool,
+) -> Prediction:
+    """The prediction for one block of inputs, of which the first has number ``offset``."""
+    before, first, after = _split(model)
+    z = _run(before, x)
+    if first is None:  # nothing is drawn: one pass says all
+        p = _softmax(z)
+        tally = _Tally(len(p), p.shape[-1], p)
+        tally.add(torch.arange(len(p), device=p.device), p[None], torch.ones_like(p[None, :, 0], dtype=torch.bool))
+        return tally.prediction([p[None]] if keep_samples else None)
+    passes = _passes(first, after, z, offset, num_samples, seed, chunk_size, stop)
+    opening = next(passes)
+    tally = _Tally(len(x), opening[1].shape[-1], opening[1])
+    kept = []
+    for rows, p, counted in itertools.chain([opening], passes):
+        tally.add(rows, p, counted)
+        if keep_samples:
+            kept.append(p)
+    return tally.prediction(kept if keep_samples else None)
+
+
+def _passes(
+    first: nn.Module,
+    after: list[nn.Module],
+    z: Tensor,
+    offset: int,
+    num_samples: int,
+    seed: int,
+    chunk_size: int,
+    stop: Confident | None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """For each pass: which inputs are in it, their softmax (S, inputs, C), and which samples count (S, inputs)."""
+    moments = first.moments(z) if isinstance(first, NSMLayer) else None
+    active = torch.arange(len(z), device=z.device)
+    watch = stop.watch(len(z), z.device) if stop else None
+    for begin in range(0, num_samples, chunk_size):
+        samples = torch.arange(begin, min(begin + chunk_size, num_samples), device=z.device)
+        rows = samples.repeat_interleave(len(active)), (offset + active).repeat(len(samples))
+        with keyed(Keyed(seed, *rows)):
+            states = _first_draw(first, z[active], _take(moments, active, len(z)), len(samples))
+            p = _softmax(_run(after, states)).unflatten(0, (len(samples), len(active)))
+        counted = torch.ones(p.shape[:2], dtype=torch.bool, device=z.device)
+        if watch is None:
+            yield active, p, counted
+            continue
+        going = counted[0]
+        for k, votes in enumerate(p.argmax(-1)):  # one that is settled in the middle of a pass has no further samples
+            counted[k] = going
+            going = going & ~watch.update(votes, p.shape[-1])
+        yield active, p, counted
+        active = active[going]
+        watch.keep(going)
+        if not len(active):
+            return
+
+
+class _Tally:
+    """Sums over samples, input by input."""
+
+    def __init__(self, batch: int, classes: int, like: Tensor) -> None:
+        self.dtype = like.dtype
+        self.total = torch.zeros(batch, classes, dtype=torch.float64, device=like.device)
+        self.votes = torch.zeros(batch, classes, dtype=torch.int64, device=like.device)
+        self.entropy = torch.zeros(batch, dtype=torch.float64, device=like.device)
+        self.used = torch.zeros(batch, dtype=torch.int64, device=like.device)
+
+    def add(self, rows: Tensor, p: Tensor, counted: Tensor) -> None:
+        """Add the samples that count, p (S, inputs, C), to the inputs of these numbers."""
+        self.total[rows] += (p * counted[..., None]).sum(0, dtype=torch.float64)
+        self.votes[rows] += (nn.functional.one_hot(p.argmax(-1), p.shape[-1]) * counted[..., None]).sum(0)
+        self.entropy[rows] += (torch.special.entr(p).sum(-1) * counted).sum(0, dtype=torch.float64)
+        self.used[rows] += counted.sum(0)
+
+    def prediction(self, kept: list[Tensor] | None) -> Prediction:
+        """The averages."""
+        return Prediction(
+            probabilities=(self.total / self.used[:, None]).to(self.dtype),
+            votes=self.votes,
+            sample_entropy=(self.entropy / self.used).to(self.dtype),
+            num_samples=self.used,
+            samples=None if kept is None else torch.cat(kept),
+        )
+
+
+def _split(model: nn.Module) -> tuple[list[nn.Module], nn.Module | None, list[nn.Module]]:
+    """What runs before the first draw, the module that draws it, and the rest."""
+    steps = list(_steps(model))
+    for k, step in enumerate(steps):
+        if any(_draws(module) for module in step.modules()):
+            return steps[:k], step, steps[k + 1 :]
+    return steps, None, []
+
+
+def _steps(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a Sequential in order, however nested; any other module is one step."""
+    if type(model) is nn.Sequential:
+        for child in model:
+            yield from _steps(child)
+    else:
+        yield model
+
+
+def _draws(module: nn.Module) -> bool:
+    if not isinstance(module, Stochastic) or module.deterministic:
+        return False
+    return not (isinstance(module, NSMLayer) and isinstance(module.estimator, Deterministic))
+
+
+def _run(steps: Iterable[nn.Module], z: Tensor) -> Tensor:
+    for step in steps:
+        z = step(z)
+    return z
+
+
+def _first_draw(layer: nn.Module, z: Tensor, moments: tuple[Tensor, Tensor] | None, samples: int) -> Tensor:
+    """The states of the first stochastic layer in ``samples`` samples, (samples · B, ...), from shared moments."""
+    several = z.expand(samples, *z.shape)
+    if not isinstance(layer, NSMLayer) or moments is None:
+        return layer(several.flatten(0, 1))
+    mean, variance = moments
+    shape = torch.Size((samples, *mean.shape))
+    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+
+    def u() -> Tensor:
+        return mean + functional.fluctuation(
+            several,
+            layer.weight,
+            variance,
+            shape,
+            noise=layer.noise,
+            site=layer.site,
+            draw=draw,
+            wiring=layer.wiring,
+        )
+
+    states = layer.estimator(functional.erf_argument(mean, variance).expand(shape), u)
+    return states.flatten(0, 1).to(functional.product_dtype(z))
+
+
+def _take(moments: tuple[Tensor, Tensor] | None, rows: Tensor, batch: int) -> tuple[Tensor, Tensor] | None:
+    """The moments of some inputs; a variance without a batch axis belongs to all."""
+    if moments is None:
+        return None
+    mean, variance = moments
+    return mean[rows], variance[rows] if variance.dim() == mean.dim() and len(variance) == batch else variance
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    if logits.dim() != 2:
+        raise ValueError(f"Expected argument `model` to give logits (batch, classes), but got {tuple(logits.shape)}")
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+
+
+@contextmanager
+def _inference(model: nn.Module) -> Iterator[None]:
+    """``eval()``, and hard states where training relaxed them; put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    relaxed = [m for m in model.modules() if isinstance(m, NSMLayer) and isinstance(m.estimator, Concrete)]
+    before = [module.estimator for module in relaxed]
+    try:
+        model.eval()
+        for module in relaxed:
+            module.estimator = Probability()
+        yield
+    finally:
+        for module, estimator in zip(relaxed, before, strict=True):
+            module.estimator = estimator
+        for module, training in modes:
+            module.training = training
+
+
+def _batches(x: Any) -> Iterator[Any]:
+    if isinstance(x, Tensor | np.ndarray):
+        yield x
+    elif isinstance(x, Iterable) and not isinstance(x, str | bytes | dict):
+        for batch in x:
+            yield batch[0] if isinstance(batch, tuple | list) else batch
+    else:
+        raise TypeError(
+            f"Expected argument `x` to be a tensor, an array or batches of them, but got {type(x).__name__}"
+        )
+
+
+def _as_inputs(batch: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
+    inputs = torch.as_tensor(batch)
+    if not inputs.is_floating_point():
+        raise TypeError(f"Expected argument `x` to be floating-point (see nsm.binarize), but got {inputs.dtype}")
+    if inputs.dim() < 2 or inputs.numel() == 0:
+        raise ValueError(f"Expected argument `x` to be a batch of inputs, not empty, but got {tuple(inputs.shape)}")
+    if not bool(inputs.isfinite().all()):
+        bad = int((~inputs.isfinite()).sum())
+        raise ValueError(f"Expected argument `x` to be finite, but got {bad} values that are not")
+    return inputs.to(device, dtype)
+
+
+def _join(parts: list[Prediction]) -> Prediction:
+    if len(parts) == 1:
+        return parts[0]
+    joined = {}
+    for field in fields(Prediction):
+        values = [getattr(part, field.name) for part in parts]
+        joined[field.name] = None if values[0] is None else torch.cat(values, dim=1 if field.name == "samples" else 0)
+    return Prediction(**joined)
