@@ -28,7 +28,7 @@ from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
 from nsm.recipes import Recipe
 from nsm.sampling import predict
-from nsm.steps import GraphedStep, Step
+from nsm.steps import Diverged, GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
 
@@ -104,15 +104,11 @@ def fit(
         >>> history.loss[-1] < history.loss[0]
         True
     """
-    fabric = _fabric(recipe)
-    root = fabric.global_rank == 0
-    ranks = fabric.global_rank, fabric.world_size
-    batches = Batches(train, recipe, fabric.device, *ranks)
-    held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
-    cuda = [fabric.device] if fabric.device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(cuda))
-        stack.callback(fabric.barrier)
+        fabric = stack.enter_context(_fabric(recipe))
+        root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
+        batches = Batches(train, recipe, fabric.device, *ranks)
+        held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
         batches.check(model.to(fabric.device))
         folder = _open(stack, fabric, run_dir)
         state = _State(model, batches, recipe, fabric)
@@ -133,7 +129,7 @@ def fit(
                 losses = step(inputs, labels, size)
                 state.losses += losses
                 state.batch, state.step = state.batch + 1, state.step + 1
-                show(state.step, losses.mean(), state.history)
+                show(state.step, losses, state.history)
                 save = recipe.save_every is not None and state.step % recipe.save_every == 0
                 number = _agree(fabric, signals)
                 if step.synchronous or save or number or state.batch == len(batches):
@@ -145,7 +141,7 @@ def fit(
             row = state.measure(held_out)
             row |= {"lr": lr, "seconds": time.perf_counter() - began}
             state.next_epoch(row)
-            show(state.step, row["loss"], state.history)
+            show(state.step, [row["loss"]], state.history)
             write(row)
             if folder:
                 state.save(folder)
@@ -311,8 +307,9 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 # ------------------------------------------------------------------------- around the loop
 
 
-def _fabric(recipe: Recipe) -> Fabric:
-    """Devices and processes, started."""
+@contextlib.contextmanager
+def _fabric(recipe: Recipe) -> Iterator[Fabric]:
+    """Devices and processes, started; at the end they wait for each other, part, and leave torch's generators alone."""
     cuda = torch.cuda.is_available()
     if recipe.accelerator == "cuda" and not cuda:
         raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
@@ -327,7 +324,16 @@ def _fabric(recipe: Recipe) -> Fabric:
         precision=recipe.precision,
     )
     fabric.launch()
-    return fabric
+    try:
+        with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
+            yield fabric
+            fabric.barrier()
+    except (Diverged, Interrupted):
+        fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
+        raise
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
