@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsm.data import DataError
-from nsm.data.download import NetworkError, download
+from nsm.data.download import CutShort, NetworkError, download
 
 BODY = bytes(range(256)) * 2000
 SHA256, MD5 = hashlib.sha256(BODY).hexdigest(), hashlib.md5(BODY).hexdigest()
@@ -115,7 +115,7 @@ def test_cut_in_the_middle_is_resumed(server, target):
 
 def test_a_later_call_resumes(server, target):
     server.cuts["good"] = [100_000, 0]
-    with pytest.raises(NetworkError, match=r"512000 bytes, but got 100000 before it stopped"):
+    with pytest.raises(CutShort, match=r"512000 bytes, but got 100000 before it stopped"):
         download([server.url("good")], target, sha256=SHA256)
     assert not target.exists()
     assert download([server.url("good")], target, sha256=SHA256) == SHA256

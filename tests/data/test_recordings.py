@@ -123,13 +123,13 @@ def test_several_processes_build_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(recordings, "_SERIAL", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     started = []
-    popen = recordings.subprocess.Popen
+    popen = subprocess.Popen
 
     def start(*arguments, **options):
         started.append(popen(*arguments, **options))
         return started[-1]
 
-    monkeypatch.setattr(recordings.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     seen = []
     for name, serial in one.items():
         parallel = load(name, "train+validation", tmp_path, progress=lambda what: lambda *now: seen.append(now))
@@ -142,7 +142,7 @@ def test_several_processes_build_the_same(tmp_path, monkeypatch):
 def test_a_worker_that_is_ended(tmp_path, monkeypatch):
     samples.write_nmnist(tmp_path / "nmnist")
     monkeypatch.setattr(recordings, "_SERIAL", 1)
-    monkeypatch.setattr(recordings.sys, "executable", "/bin/true")
+    monkeypatch.setattr(sys, "executable", "/bin/true")
     with pytest.raises(OSError, match="worker process was ended"):
         load("nmnist", "train", tmp_path)
     assert list((tmp_path / "frames").iterdir()) == []

@@ -22,6 +22,10 @@ class NetworkError(OSError):
     status: int | None = None  # of the answer, where there was one
 
 
+class CutShort(DataError, NetworkError):
+    """A file of which only the beginning came. It is kept, to be continued."""
+
+
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow a redirect to http(s) only, and never from https back to http."""
 
@@ -57,8 +61,8 @@ def download(
         timeout: Seconds a server may stay silent.
 
     Raises:
-        DataError: What came is not the file: other checksums, an HTML page, nothing at all.
-        OSError: No mirror answered to the end, or ``target`` cannot be written.
+        DataError: What came is not the file: other checksums, an HTML page, nothing at all, or its beginning only.
+        OSError: No mirror answered, or ``target`` cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part, failures = target.with_name(target.name + ".part"), []
@@ -66,11 +70,11 @@ def download(
         try:
             _fetch_all(url, part, limit, progress, timeout)
             digest = _verify(part, url, md5, sha256)
-        except DataError as error:
-            _forget(part)  # every byte of it is in doubt
+        except NetworkError as error:
             failures.append(error)
             continue
-        except NetworkError as error:
+        except DataError as error:
+            _forget(part)  # every byte of it is in doubt
             failures.append(error)
             continue
         os.replace(part, target)
@@ -125,7 +129,7 @@ def _fetch(url: str, part: Path, limit: int, progress: Progress | None, timeout:
     if total is not None and have < total:
         if not validator:
             _forget(part)  # nothing could tell that a continuation belongs to it
-        raise NetworkError(f"Expected {url} to send {total} bytes, but got {have} before it stopped")
+        raise CutShort(f"Expected {url} to send {total} bytes, but got {have} before it stopped")
 
 
 def _open(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
@@ -159,7 +163,7 @@ def _read(response: http.client.HTTPResponse, url: str) -> bytes:
     try:
         return response.read(_BLOCK)
     except (OSError, http.client.HTTPException) as error:
-        raise NetworkError(f"Expected {url} to send its whole file, but got {error!r}") from None
+        raise CutShort(f"Expected {url} to send its whole file, but got {error!r}") from None
 
 
 def _verify(part: Path, url: str, md5: str | None, sha256: str | None) -> str:

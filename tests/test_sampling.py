@@ -1,0 +1,345 @@
+import copy
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import law
+from law import check_rate
+from nsm.estimators import Concrete, Probability
+from nsm.functional import Draw, Site
+from nsm.layers import Binarize, NSMConv2d, NSMLinear, deterministic
+from nsm.networks import UNITS, mnist_cnn, relu
+from nsm.noise import Bernoulli, Gaussian, LogNormal
+from nsm.sampling import Confident, Prediction, predict
+
+SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
+
+
+def small(site: Site = "neuron", draw: Draw = "auto", **options) -> nn.Sequential:
+    torch.manual_seed(0)
+    law_of = {"site": site, "draw": draw, **options}
+    return nn.Sequential(
+        Binarize(),
+        nn.Sequential(NSMConv2d(1, 4, 3, padding=1, **law_of), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        NSMLinear(4 * 3 * 3, 8, **law_of),
+        nn.Linear(8, 3),
+    )
+
+
+def images(n: int = 5) -> torch.Tensor:
+    return torch.rand(n, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def close(one: Prediction, other: Prediction) -> None:
+    """Equal answers, but for the rounding of sums."""
+    assert torch.equal(one.votes, other.votes)
+    assert torch.equal(one.num_samples, other.num_samples)
+    torch.testing.assert_close(one.probabilities, other.probabilities, atol=1e-6, rtol=0)
+    torch.testing.assert_close(one.sample_entropy, other.sample_entropy, atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------------- what comes out
+
+
+def test_a_prediction_is_made_of_its_samples():
+    found = predict(small(), images(), 30, seed=0, keep_samples=True)
+    assert found.samples is not None
+    assert found.samples.shape == (30, 5, 3)
+    torch.testing.assert_close(found.probabilities, found.samples.mean(0))
+    torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5))
+    votes = [Counter(found.samples[:, i].argmax(-1).tolist()) for i in range(5)]
+    assert found.votes.tolist() == [[count[c] for c in range(3)] for count in votes]
+    assert found.num_samples.tolist() == [30] * 5
+    assert torch.equal(found.label, found.probabilities.argmax(1))
+    assert torch.equal(found.confidence, found.probabilities.amax(1))
+    entropy = -(found.probabilities * found.probabilities.log()).sum(1)
+    torch.testing.assert_close(found.entropy, entropy)
+    single = -(found.samples * found.samples.log()).sum(2).mean(0)
+    torch.testing.assert_close(found.mutual_information, (entropy - single).clamp(min=0), atol=1e-5, rtol=0)
+    assert len(found) == 5
+    assert predict(small(), images(), 3).samples is None
+
+
+@pytest.mark.parametrize("noise", [Bernoulli(0.3), Gaussian(0.5), LogNormal(0.5)], ids=repr)
+@pytest.mark.parametrize(("site", "draw"), SITES)
+def test_sampled_states_follow_the_law(noise, site, draw):
+    """A network that shows the state of one unit of the second layer, against a plain loop of the same network."""
+    torch.manual_seed(2)
+    model = nn.Sequential(
+        NSMLinear(5, 6, noise=noise, site=site, draw=draw), NSMLinear(6, 1, noise=noise, site=site, draw=draw), Show()
+    )
+    z = torch.tensor([[1.0, -1.0, 1.0, 1.0, -1.0]])
+    fired = int(predict(model, z, 100_000, seed=3, chunk_size=2000).votes[0, 1])
+    with torch.no_grad():
+        loop = int((model(z.expand(1_000_000, 5)).argmax(-1) == 1).sum())
+    check_rate(fired, 100_000, loop / 1_000_000, tolerance=5 * 0.5 / math.sqrt(1_000_000))
+
+
+class Show(nn.Module):
+    """Logits whose argmax is the state of the only unit."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.cat([-10 * z, 10 * z], -1)
+
+
+# ------------------------------------------------------------------------- the same noise, however it is cut
+
+
+@pytest.mark.parametrize(("site", "draw"), SITES)
+def test_the_seed_alone_decides(site, draw, monkeypatch):
+    model, x = small(site, draw), images(7)
+    whole = predict(model, x, 23, seed=5)
+    for chunk_size in (1, 4, 23, 100):
+        close(predict(model, x, 23, seed=5, chunk_size=chunk_size), whole)
+    monkeypatch.setattr("nsm.sampling._ROWS", {"cpu": 30, "cuda": 30})  # blocks of three images
+    close(predict(model, x, 23, seed=5), whole)
+    close(predict(model, DataLoader(TensorDataset(x, torch.arange(7)), batch_size=2), 23, seed=5), whole)
+    torch.manual_seed(99)
+    close(predict(model, x, 23, seed=5), whole)
+    first = predict(model, x[:3], 23, seed=5)
+    assert torch.equal(first.votes, whole.votes[:3])
+    assert not torch.equal(predict(model, x, 23, seed=6).probabilities, whole.probabilities)
+
+
+def test_without_a_seed_torchs_generator_decides():
+    model, x = small(), images()
+    torch.manual_seed(1)
+    one, two = predict(model, x, 10), predict(model, x, 10)
+    assert not torch.equal(one.probabilities, two.probabilities)
+    torch.manual_seed(1)
+    assert torch.equal(predict(model, x, 10).probabilities, one.probabilities)
+    state = torch.get_rng_state()
+    predict(model, x, 10, seed=0)
+    assert torch.equal(state, torch.get_rng_state())  # a seeded prediction leaves no trace
+
+
+def test_samples_and_inputs_are_independent():
+    torch.manual_seed(0)
+    layer = NSMLinear(5, 1, noise=Gaussian(0.5))
+    model = nn.Sequential(layer, Show())
+    z = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]).expand(700, 5)
+    found = predict(model, z, 500, seed=1, chunk_size=50, keep_samples=True)
+    assert found.samples is not None
+    fired = found.samples.argmax(-1).flatten()  # (500 · 700,)
+    p = layer.firing_probability(z[0]).item()
+    check_rate(int(fired.sum()), fired.numel(), p)
+    for distance in (1, 700, 350):
+        law.check_independent(fired, fired.roll(distance), p)
+
+
+# ------------------------------------------------------------------------- any module, any input
+
+
+def test_everything_before_the_first_draw_runs_once():
+    calls: Counter[str] = Counter()
+
+    class Counted(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            calls[self.name] += len(z)
+            return z
+
+    body: Any = small()
+    model = nn.Sequential(nn.Sequential(Counted("before"), body[0]), *body[1:], Counted("after"))
+    predict(model, images(4), 20, chunk_size=5)
+    assert calls == {"before": 4, "after": 80}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_every_network_of_the_paper(name):
+    torch.manual_seed(0)
+    model, x = mnist_cnn(UNITS[name]), torch.randn(2, 1, 28, 28).sign()
+    found = predict(model, x, 6, seed=0, chunk_size=4)
+    close(predict(model, x, 6, seed=0, chunk_size=1), found)
+    drawn = name not in {"dCNN", "sigmoid", "BD", "wBD", "BN"}
+    assert found.num_samples.tolist() == ([6, 6] if drawn else [1, 1])  # without noise one pass says all
+    if not drawn:
+        torch.testing.assert_close(found.probabilities, model(x).softmax(-1).detach())
+        assert torch.allclose(found.mutual_information, torch.zeros(2), atol=1e-6)
+
+
+class Branch(nn.Module):
+    """A module with its own forward and a way around the noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = NSMLinear(6, 6), nn.Linear(12, 3)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.cat([self.a(z), z], -1))
+
+
+def test_modules_with_a_forward_of_their_own():
+    torch.manual_seed(0)
+    model, z = Branch(), torch.randn(4, 6).sign()
+    found = predict(model, z, 20, seed=1)
+    close(predict(model, z, 20, seed=1, chunk_size=3), found)
+    assert found.mutual_information.max() > 0
+    inside = nn.Sequential(nn.Linear(6, 6), Branch())
+    close(predict(inside, z, 20, seed=1, chunk_size=3), predict(inside, z, 20, seed=1, chunk_size=7))
+
+
+def test_noise_of_torchs_own_is_seeded_too():
+    model = nn.Sequential(NSMLinear(6, 6), Always(), nn.Linear(6, 3))
+    z = torch.ones(4, 6)
+    assert torch.equal(predict(model, z, 10, seed=1).probabilities, predict(model, z, 10, seed=1).probabilities)
+
+
+class Always(nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(z, 0.5, training=True)
+
+
+def test_the_model_is_left_as_it_was():
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(NSMLinear(6, 6, estimator="concrete"), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3))
+    model[3].eval()
+    before = copy.deepcopy(model.state_dict())
+    found = predict(model, torch.ones(4, 6), 10, seed=0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [m.training for m in model] == [True, True, True, False]
+    assert model[0].estimator == Concrete()
+    hard = copy.deepcopy(model)
+    hard[0].estimator = Probability()
+    close(predict(hard, torch.ones(4, 6), 10, seed=0), found)  # relaxed in training, sampled here
+    with pytest.raises(ValueError, match="Expected input `z`"):
+        predict(model, torch.ones(4, 7), 10)
+    assert model[1].training
+    assert model[0].estimator == Concrete()
+
+
+def test_deterministic_networks_take_one_pass():
+    model = small()
+    with deterministic(model):
+        found = predict(model, images(), 50)
+        torch.testing.assert_close(found.probabilities, model(images()).softmax(-1).detach())
+    assert found.num_samples.tolist() == [1] * 5
+    assert predict(mnist_cnn(relu), torch.ones(1, 1, 28, 28)).num_samples.tolist() == [1]
+
+
+def test_arrays_types_and_real_inputs():
+    model, x = small(), images()
+    tensor = predict(model, x, 10, seed=0)
+    close(predict(model, x.numpy(), 10, seed=0), tensor)
+    close(predict(model, x.numpy().astype(np.float64), 10, seed=0), tensor)
+    double = predict(small().double(), x.double(), 10, seed=0)
+    assert double.probabilities.dtype == torch.float64
+    assert predict(small().bfloat16(), x.bfloat16(), 10, seed=0).probabilities.dtype == torch.float32
+    real = nn.Sequential(NSMLinear(6, 5, inputs="real", site="synapse", draw="moments"), nn.Linear(5, 3))
+    z = torch.randn(7, 6)
+    close(predict(real, z, 20, seed=0, chunk_size=3), predict(real, z, 20, seed=0, stop=Confident(1e-9)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((torch.zeros(0, 1, 6, 6),), {}, ValueError, r"`x` to be a batch of inputs, not empty, but got \(0, 1, 6, 6\)"),
+        ((torch.full((1, 1, 6, 6), math.nan),), {}, ValueError, "`x` to be finite, but got 36 values"),
+        ((torch.zeros(1, 1, 6, 6, dtype=torch.uint8),), {}, TypeError, "`x` to be floating-point .* torch.uint8"),
+        (("images",), {}, TypeError, "`x` to be a tensor, an array or batches of them, but got str"),
+        (([],), {}, ValueError, "`x` to hold at least one input, but got none"),
+        ((images(), 0), {}, ValueError, "`num_samples` to be a positive int, but got 0"),
+        ((images(), 2.5), {}, ValueError, "`num_samples` to be a positive int, but got 2.5"),
+        ((images(),), {"chunk_size": 0}, ValueError, "`chunk_size` to be a positive int, but got 0"),
+        ((images(),), {"keep_samples": True, "stop": Confident()}, ValueError, "`keep_samples` to be False beside"),
+    ],
+)
+def test_bad_input(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        predict(small(), *arguments, **options)
+
+
+def test_a_model_that_gives_no_logits_is_refused():
+    model = nn.Sequential(NSMConv2d(1, 2, 3))
+    with pytest.raises(ValueError, match=r"`model` to give logits \(batch, classes\), but got \(50, 2, 4, 4\)"):
+        predict(model, images())
+
+
+# ------------------------------------------------------------------------- early stopping
+
+
+def votes_of(p: torch.Tensor, n: int, inputs: int) -> torch.Tensor:
+    """(n, inputs) votes drawn from the class probabilities p."""
+    return torch.multinomial(p, n * inputs, replacement=True).reshape(n, inputs)
+
+
+def settle(error: float, votes: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """When each input was settled (n + 1 if never) and on which class."""
+    watch = Confident(error).watch(votes.shape[1], votes.device)
+    when = torch.full((votes.shape[1],), len(votes) + 1)
+    on = torch.full((votes.shape[1],), -1)
+    for k, vote in enumerate(votes, 1):
+        settled = watch.update(vote, classes) & (when > len(votes))
+        when[settled] = k
+        assert watch.counts is not None
+        on[settled] = watch.counts.argmax(-1)[settled]
+    return when, on
+
+
+@pytest.mark.parametrize("p", [[0.5, 0.5], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3], [0.1] * 10], ids=str)
+@pytest.mark.parametrize("error", [0.2, 0.05])
+def test_no_majority_is_seldom_settled(p, error):
+    """The promise at its edge: no class has more than half of the votes."""
+    torch.manual_seed(0)
+    n = 20_000
+    when, _ = settle(error, votes_of(torch.tensor(p), 150, n), len(p))
+    settled = int((when <= 150).sum())
+    check_rate(settled, n, error / 2, tolerance=error / 2)  # somewhere between never and `error`
+
+
+def test_a_majority_is_settled_soon_and_on_the_right_class():
+    torch.manual_seed(0)
+    when, on = settle(0.01, votes_of(torch.tensor([0.02, 0.95, 0.03]), 100, 5000), 3)
+    assert (when <= 100).all()
+    assert when.double().mean() < 14
+    wrong = int((on != 1).sum())
+    check_rate(wrong, 5000, 0.005, tolerance=0.005)
+    certain, _ = settle(0.01, torch.zeros(30, 1, dtype=torch.int64), 3)
+    assert certain.tolist() == [9]
+    certain, _ = settle(0.001, torch.zeros(30, 1, dtype=torch.int64), 3)
+    assert certain.tolist() == [12]
+
+
+def test_a_fair_bet_is_a_martingale():
+    """With votes for the leader at exactly one half, mean wealth stays at its start however long it runs."""
+    win = torch.tensor([0.6, 0.75, 0.9, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(0.5 * (2 * win) + 0.5 * (2 - 2 * win), torch.ones(4, dtype=torch.float64))
+    starts = [0.9 * 0.1**k for k in range(60)]
+    assert sum(starts) == pytest.approx(1.0)
+
+
+def test_early_stopping_takes_samples_of_the_same_stream():
+    model, x = small(), images(40)
+    whole = predict(model, x, 60, seed=3, keep_samples=True)
+    assert whole.samples is not None
+    stopped = predict(model, x, 60, seed=3, stop=Confident(0.05))
+    for chunk_size in (1, 7, 60):
+        close(predict(model, x, 60, seed=3, stop=Confident(0.05), chunk_size=chunk_size), stopped)
+    assert stopped.num_samples.min() < 60
+    for i, n in enumerate(stopped.num_samples.tolist()):
+        torch.testing.assert_close(stopped.probabilities[i], whole.samples[:n, i].mean(0), atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match=r"Expected argument `error` to be in \(0, 1\), but got 0"):
+        Confident(0)
+
+
+def test_memory_is_set_by_the_chunk_and_not_by_the_number_of_samples():
+    """The largest output of any module is the same for ten samples and for a thousand."""
+
+    def largest(num_samples: int) -> int:
+        model, sizes = small(), []
+        for module in model.modules():
+            module.register_forward_hook(lambda module, inputs, output: sizes.append(output.numel()))  # type: ignore
+        predict(model, images(), num_samples, seed=0, chunk_size=10)
+        return max(sizes)
+
+    assert largest(10) == largest(1000) == 10 * 5 * 4 * 6 * 6 // 4
