@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from nsm import record
+from nsm.data.errors import DataError
 from nsm.networks import build
 from nsm.recipes import Recipe
 
@@ -34,7 +35,7 @@ FORMAT = 1
 RUN, CHECKPOINT, METRICS, LOCK = "run.json", "checkpoint.json", "metrics.jsonl", "lock"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(DataError):
     """A run's folder holds something other than what was written there."""
 
 

@@ -10,22 +10,25 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Generator, Tensor, nn
 
 from nsm import checkpoint
 from nsm.batches import Batches, derive
 from nsm.checkpoint import Checkpoint, CheckpointError
+from nsm.data import load
 from nsm.display import plot, progress, tensorboard
 from nsm.ensemble import Ensemble
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
+from nsm.networks import build
 from nsm.recipes import Recipe
 from nsm.sampling import predict
 from nsm.steps import Diverged, GraphedStep, Step
@@ -111,6 +114,7 @@ def fit(
         held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
         batches.check(model.to(fabric.device))
         folder = _open(stack, fabric, run_dir)
+        signals = stack.enter_context(_signals(folder))
         state = _State(model, batches, recipe, fabric)
         if folder and resume and (folder / checkpoint.CHECKPOINT).exists():
             state.restore(checkpoint.read(folder), folder)
@@ -120,7 +124,6 @@ def fit(
         write = stack.enter_context(tensorboard(folder if root and recipe.tensorboard else None))
         total, images = recipe.epochs * len(batches), recipe.batch_size * recipe.seeds
         show = stack.enter_context(progress(root, total, len(batches), images))
-        signals = stack.enter_context(_signals(folder))
         while state.epoch < recipe.epochs:
             began = time.perf_counter()
             lr = set_rates(state.optimizer, recipe, state.epoch)
@@ -149,6 +152,31 @@ def fit(
             plot(state.history, folder / "learning-curve.png")
         state.finish()
         return History(tuple(state.history))
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    root: str | Path | None = None,
+    progress: Callable[[str], Any] | None = None,
+) -> History:
+    """Train the recipe's network on the recipe's data: what ``nsm train`` does.
+
+    Args:
+        recipe: What to do.
+        run_dir: As in `fit`.
+        resume: As in `fit`.
+        root: Folder for data, as in `nsm.data.load`.
+        progress: For reading data, as in `nsm.data.load`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.seed, "weights"))
+        model = build(recipe)
+    data = load(recipe.data, recipe.train_split, root, progress=progress)
+    held_out = recipe.validation_split and load(recipe.data, recipe.validation_split, root, progress=progress)
+    return fit(model, data, recipe, validation=held_out or None, run_dir=run_dir, resume=resume)
 
 
 class _State:
@@ -336,6 +364,11 @@ def _fabric(recipe: Recipe) -> Iterator[Fabric]:
             torch.distributed.destroy_process_group()
 
 
+def is_first_process() -> bool:
+    """Whether this process is the one that speaks for all."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
     """The run's folder, held by the first process; where it cannot have it, every process ends."""
     problem = None
@@ -347,7 +380,7 @@ def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | Non
     problem = fabric.broadcast(problem)
     if problem is not None:
         raise problem
-    return None if run_dir is None else Path(run_dir)
+    return None if run_dir is None else Path(fabric.broadcast(str(run_dir)))
 
 
 @contextlib.contextmanager
