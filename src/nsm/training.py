@@ -35,6 +35,7 @@ from nsm.sampling import predict
 from nsm.steps import Diverged, GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
+OWN = ("losses", "random/augment", "random/noise", "random/cuda")  # in a checkpoint, what each process has of its own
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,8 @@ class _State:
             )
         self._assemble(self._members())
         tensors, rank = saved.tensors, self.fabric.global_rank
+        # copies, since a generator reads the memory of its state from the start, whatever part of it a view shows
+        own = {name: value[rank].clone() for name, value in tensors.items() if name in OWN}
         self.network.load_state_dict({n[6:]: value for n, value in tensors.items() if n.startswith("model/")})
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
@@ -241,13 +244,13 @@ class _State:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
         self.epoch, self.batch, self.step = (saved.progress[key] for key in ("epoch", "batch", "step"))
         self.history = list(saved.progress["history"])
-        self.losses.copy_(tensors["losses"][rank])
+        self.losses.copy_(own["losses"])
         self.order_before = tensors["random/order"]
         self.order.set_state(self.order_before)
-        self.augment.set_state(tensors["random/augment"][rank])
-        torch.set_rng_state(tensors["random/noise"][rank])
-        if "random/cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random/cuda"][rank], self.fabric.device)
+        self.augment.set_state(own["random/augment"])
+        torch.set_rng_state(own["random/noise"])
+        if "random/cuda" in own:
+            torch.cuda.set_rng_state(own["random/cuda"], self.fabric.device)
 
     def save(self, folder: Path) -> None:
         """Make this the run's checkpoint; every process takes part, the first writes."""
@@ -428,7 +431,11 @@ def _sum(fabric: Fabric, value: Tensor) -> Tensor:
 
 def _gather(fabric: Fabric, value: Tensor) -> Tensor:
     """The values of all processes, (processes, …), on the CPU."""
-    return value[None] if fabric.world_size == 1 else fabric.all_gather(value.to(fabric.device)).cpu()
+    if fabric.world_size == 1:
+        return value[None]
+    parts = [torch.empty_like(value, device=fabric.device) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(parts, value.to(fabric.device))
+    return torch.stack(parts).cpu()
 
 
 def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> float:
