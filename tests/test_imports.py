@@ -17,9 +17,9 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["functional"],
     ["layers"],
     ["initialization", "networks"],
-    ["sampling", "metrics"],
+    ["sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
-    ["training"],
+    ["steps", "display", "training"],
     ["paper", "hardware"],
     ["cli"],
 ]

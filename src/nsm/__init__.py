@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsm import data, functional, metrics, networks
+    from nsm.checkpoint import load
     from nsm.estimators import Concrete, Deterministic, Estimator, Probability, StraightThrough
     from nsm.initialization import convert, initialize
     from nsm.layers import Binarize, NSMConv2d, NSMLinear, binarize, deterministic
     from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
+    from nsm.recipes import Recipe
     from nsm.sampling import Confident, Prediction, predict
+    from nsm.training import History, fit
 
 __version__ = "0.1.0"
 
@@ -26,30 +29,37 @@ __all__ = [
     "Empirical",
     "Estimator",
     "Gaussian",
+    "History",
     "LogNormal",
     "NSMConv2d",
     "NSMLinear",
     "Noise",
     "Prediction",
     "Probability",
+    "Recipe",
     "StraightThrough",
     "Uniform",
     "binarize",
     "convert",
     "data",
     "deterministic",
+    "fit",
     "functional",
     "initialize",
+    "load",
     "metrics",
     "networks",
     "predict",
 ]
 
 _NAMES = {
+    "checkpoint": ("load",),
     "estimators": ("Concrete", "Deterministic", "Estimator", "Probability", "StraightThrough"),
     "initialization": ("convert", "initialize"),
     "layers": ("Binarize", "NSMConv2d", "NSMLinear", "binarize", "deterministic"),
     "noise": ("Bernoulli", "Empirical", "Gaussian", "LogNormal", "Noise", "Uniform"),
+    "recipes": ("Recipe",),
+    "training": ("History", "fit"),
     "sampling": ("Confident", "Prediction", "predict"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

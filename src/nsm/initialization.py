@@ -178,6 +178,38 @@ def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(v): v.detach().clone() for v in computed})
 
 
+@torch.no_grad()
+def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
+    """Give ``model`` the weights of a trained deterministic network of the same architecture, in place.
+
+    NSM layers get what `convert` makes of their trained counterparts, in the order they are used; other layers what
+    has their name.
+
+    >>> trained = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
+    >>> model = start_from(nn.Sequential(NSMLinear(4, 3), nn.Linear(3, 2)), trained)
+    >>> torch.equal(model[0].weight, trained[0][0].weight), torch.equal(model[1].weight, trained[1].weight)
+    (True, True)
+    """
+    source = convert(trained)
+    old, new = ([m for m in network.modules() if isinstance(m, NSMLayer)] for network in (source, model))
+    shapes = [[tuple(layer.weight.shape) for layer in layers] for layers in (old, new)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"Expected argument `trained` to have hidden layers {shapes[1]}, but got {shapes[0]}")
+    for before, after in zip(old, new, strict=True):
+        after.weight.copy_(before.weight)
+        after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
+        if after.bias is not None and before.bias is not None:  # b goes with s, and the noises may differ
+            after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
+    hidden = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
+    values, wanted = source.state_dict(), model.state_dict()
+    for name in [name for name in wanted if name.rpartition(".")[0] not in hidden]:
+        if name not in values or values[name].shape != wanted[name].shape:
+            got = tuple(values[name].shape) if name in values else "nothing"
+            raise ValueError(f"Expected argument `trained` to have {name} {tuple(wanted[name].shape)}, but got {got}")
+        wanted[name].copy_(values[name])
+    return model
+
+
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, NSMLayer | Binarize | Sign) or super().is_leaf_module(m, module_qualified_name)

@@ -19,11 +19,14 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
+from nsm.data.catalogue import find
 from nsm.estimators import Deterministic, StraightThrough, pass_gradient, sgn
-from nsm.layers import Law, Sign, Stochastic, counterpart
+from nsm.layers import Binarize, Law, Sign, Stochastic, counterpart
 from nsm.noise import Bernoulli, Gaussian, Noise, standard_normal, uniform
+from nsm.recipes import NOISY, Recipe
 
 Layer = nn.Linear | nn.Conv2d
 Unit = Callable[[Layer], nn.Module]
@@ -83,6 +86,13 @@ def stnn(layer: Layer) -> nn.Module:
     return nn.Sequential(layer, StochasticSigmoid())
 
 
+def batch_norm(layer: Layer) -> nn.Module:
+    """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights."""
+    convolution = isinstance(layer, nn.Conv2d)
+    norm = nn.BatchNorm2d(layer.out_channels) if convolution else OnlineBatchNorm1d(layer.out_features)
+    return nn.Sequential(layer, norm, Sign(Deterministic()))
+
+
 UNITS: dict[str, Unit] = {
     "bNSM": bnsm,
     "gNSM": gnsm,
@@ -95,6 +105,7 @@ UNITS: dict[str, Unit] = {
     "SN": sn,
     "BN": bn,
     "StNN": stnn,
+    "batch norm": batch_norm,
 }
 
 
@@ -128,7 +139,52 @@ class NoisyRectifier(Stochastic):
         return f"std={self.std}"
 
 
+class OnlineBatchNorm1d(nn.BatchNorm1d):
+    """Batch normalisation that also learns from a single input, which has no variance of its own.
+
+    The running statistics, with this input already in them, stand in for those of the batch.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The normalised input."""
+        if not self.training or len(input) != 1 or self.running_mean is None or self.running_var is None:
+            return super().forward(input)
+        with torch.no_grad():
+            rate, away = self.momentum or 0.1, input[0].float() - self.running_mean
+            self.running_mean += rate * away
+            self.running_var += rate * ((1 - rate) * away.square() - self.running_var)
+        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
 # ------------------------------------------------------------------------- architectures
+
+
+def build(recipe: Recipe) -> nn.Sequential:
+    """The network of a recipe, with fresh weights, for the shape and classes of its data set.
+
+    Data that are not ±1 pass a `Binarize` first, but for the CIFAR networks, which read RGB.
+
+    >>> from nsm.recipes import EMNIST_CNN
+    >>> network = build(EMNIST_CNN)
+    >>> network[0], network.out
+    (Binarize(threshold=0.5), Linear(in_features=512, out_features=26, bias=True))
+    """
+    entry, unit = find(recipe.data), UNITS[recipe.unit]
+    if recipe.unit in NOISY:
+        unit = partial(unit, site=recipe.site, draw=recipe.draw)
+    channels, size, classes = entry.shape[0], entry.shape[-1], len(entry.classes)
+    match recipe.network:
+        case "pi-mnist-mlp":
+            inputs, bias = math.prod(entry.shape), recipe.unit != "StNN"
+            network = pi_mnist_mlp(unit, bias=bias, in_features=inputs, classes=classes)
+        case "mnist-cnn":
+            network = mnist_cnn(unit, in_channels=channels, size=size, classes=classes)
+        case "cifar-cnn" | "cifar-cnn-plain":
+            return cifar_cnn(unit, classes=classes, batch_norm=recipe.network == "cifar-cnn")
+        case "dvs-cnn":
+            network = dvs_cnn(unit, in_channels=channels, classes=classes)
+    first = {} if entry.binary else {"binarize": Binarize()}
+    return nn.Sequential(OrderedDict(**first, **dict(network.named_children())))
 
 
 def pi_mnist_mlp(unit: Unit = bnsm, *, bias: bool = True, in_features: int = 784, classes: int = 10) -> nn.Sequential:

@@ -1,0 +1,166 @@
+"""The batches of an epoch, in an order that is given: whole data sets on the device, or any torch data set loaded.
+
+Nothing here remembers a position. An epoch is its order and the batch to begin with, so a run that was cut continues
+with the very batch that was next, whatever loads it.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
+from nsm.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Where batches come from.
+
+    Attributes:
+        dataset: One of `nsm.data`, which is kept on the device whole; or any other data set of torch with a length,
+            which a ``DataLoader`` reads with ``recipe.num_workers`` processes.
+        recipe: For the size of batches, augmentation and workers.
+        device: Where the batches are wanted.
+        rank: Which of the processes that share each batch this is.
+        world_size: How many they are.
+    """
+
+    dataset: Any
+    recipe: Recipe
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what has no length, or nothing in it."""
+        what = type(self.dataset).__name__
+        if isinstance(self.dataset, IterableDataset) or not (
+            isinstance(self.dataset, Sized) and hasattr(self.dataset, "__getitem__")
+        ):
+            raise TypeError(f"Expected argument `train` to be a data set with a length and indices, but got {what}")
+        if len(self.dataset) == 0:
+            raise ValueError(f"Expected argument `train` to hold at least one input, but got an empty {what}")
+        if isinstance(self.dataset, Dataset):
+            object.__setattr__(self, "dataset", self.dataset.to(self.device))
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the last may be smaller."""
+        return -(-len(self.dataset) // self.recipe.batch_size)
+
+    def order(self, generator: Generator) -> Tensor:
+        """A fresh order of the inputs for every network that is trained, (seeds, N)."""
+        n = len(self.dataset)
+        return torch.stack([torch.randperm(n, generator=generator) for _ in range(self.recipe.seeds)])
+
+    def epoch(self, number: int, order: Tensor, first: int, generator: Generator) -> Iterator[tuple[Tensor, ...]]:
+        """From batch ``first`` on: inputs, labels, and the number of inputs in the whole batch.
+
+        With one seed inputs are (batch, …) and labels (batch,); with several both have the seeds in front.
+        """
+        size, several = self.recipe.batch_size, self.recipe.seeds > 1
+        chunks = [order[:, k * size : (k + 1) * size] for k in range(first, len(self))]
+        shares = [chunk[:, self.rank :: self.world_size] for chunk in chunks]  # (seeds, batch of this process)
+        for chunk, share, (inputs, labels) in zip(chunks, shares, self._read(number, shares), strict=True):
+            inputs = self._augment(inputs, generator)
+            if several:
+                inputs, labels = inputs.unflatten(0, share.shape), labels.unflatten(0, share.shape)
+            yield inputs, labels, chunk.shape[1]
+
+    def all(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every input of this process's share once, in order and as it is, with its label."""
+        return self._read(0, list(torch.arange(self.rank, len(self.dataset), self.world_size)[None].split(1000, 1)))
+
+    def _read(self, epoch: int, shares: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self.dataset, Dataset):
+            for share in shares:
+                yield self.dataset.batch(share.flatten().to(self.device, non_blocking=True))
+            return
+        if not shares:
+            return
+        loader: DataLoader[Any] = DataLoader(
+            _Seeded(self.dataset, self.recipe.seed, epoch),
+            batch_sampler=[share.flatten().tolist() for share in shares],
+            num_workers=self.recipe.num_workers,
+            generator=Generator().manual_seed(0),  # else a loader draws from the generator of the noise
+        )
+        for inputs, labels in loader:
+            yield inputs.to(self.device), torch.as_tensor(labels).to(self.device)
+
+    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
+        fill = getattr(self.dataset, "background", 0.0)
+        match self.recipe.augmentation:
+            case "none":
+                return images
+            case "shift":
+                return random_shift(images, 2, fill=fill, generator=generator)
+            case "crop-flip":
+                return random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
+
+    def head(self, count: int, generator: Generator) -> Tensor:
+        """``count`` inputs (or all, if they are fewer) at random, as they are."""
+        indices = torch.randperm(len(self.dataset), generator=generator)[:count]
+        return next(self._read(0, [indices[None]]))[0]
+
+    @torch.no_grad()
+    def check(self, model: nn.Module) -> None:
+        """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
+        inputs, labels = next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
+        if not inputs.is_floating_point() or not inputs.isfinite().all():
+            bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
+            raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
+        if labels.is_floating_point() or labels.dim() != 1:
+            kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise DataError(f"Expected labels to be integers, one for each input, but got {kind}")
+        training = model.training
+        logits = model.eval()(inputs[:2])
+        model.train(training)
+        if logits.dim() != 2:
+            raise ValueError(f"Expected argument `model` to return logits (B, C), but got {tuple(logits.shape)}")
+        if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
+            span = f"{int(labels.min())} to {int(labels.max())}"
+            raise DataError(f"Expected labels in 0 to {logits.shape[1] - 1}, as the model has outputs, but got {span}")
+
+
+@dataclass(frozen=True)
+class _Seeded:
+    """A data set whose own random transforms depend on seed, epoch and index alone, not on who loads the input."""
+
+    dataset: Any
+    seed: int
+    epoch: int
+
+    def __getitem__(self, index: int) -> Any:
+        key = derive(self.seed, "input", self.epoch, index)
+        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - of others' transforms
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key)
+                random.seed(key)
+                np.random.seed(key % 2**32)  # noqa: NPY002
+                return self.dataset[index]
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose, unlike that of any other.
+
+    >>> derive(0, "order") == derive(0, "order"), derive(0, "noise", 0) == derive(0, "noise", 1)
+    (True, False)
+    """
+    text = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,224 @@
+"""How a network is trained: one flat, frozen dataclass, and the paper's settings as named constants.
+
+A recipe says everything that decides the outcome of a run but the data themselves; the folder of a run keeps it, and
+every field of it is an option of ``nsm train``. `RECIPES` lists the constants under the names of the command line.
+"""
+
+import difflib
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Network = Literal["pi-mnist-mlp", "mnist-cnn", "cifar-cnn", "cifar-cnn-plain", "dvs-cnn"]
+Unit = Literal[
+    "bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "dCNN", "sigmoid", "BD", "wBD", "SN", "BN", "StNN",
+    "batch norm",
+]  # fmt: skip
+
+
+def _least(least: float, default: Any) -> Any:
+    return field(default=default, metadata={"least": least})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides how a run goes.
+
+    Args:
+        data: Name of the data set; `nsm data list` shows them.
+        train_split: What is learned from: train, or train+validation for a final run.
+        validation_split: What the error of every epoch is measured on; None for nothing.
+        network: One of the paper's architectures; cifar-cnn-plain has no batch norm.
+        unit: What its hidden units are: the NSM's or a baseline's.
+        site: Where the noise of NSM units sits: neuron or synapse.
+        draw: How the noise of a synapse is drawn: auto, exact or moments.
+        epochs: Passes through the training data.
+        batch_size: Inputs in one step, all processes together.
+        lr: Adam's learning rate at the start.
+        schedule: constant, halving (by one half every `schedule_epochs`), or linear (constant for `schedule_epochs`,
+            then down to 0 at the end with Adam's first moment 0.5 in place of 0.9).
+        schedule_epochs: Epochs between two halvings, or before the linear fall.
+        augmentation: none, shift (by up to 2 pixels) or crop-flip (by up to 4 pixels, and mirrored).
+        initialize: Set β and b of NSM units from 100 inputs before the first step.
+        init_from: Folder of a run whose trained deterministic network is converted into this one's start.
+        num_samples: Monte-Carlo samples for the validation error.
+        seed: Seed of weights, order, augmentation and noise.
+        seeds: How many networks, each with its own start, order and noise, are trained together.
+        accelerator: auto, cpu or cuda.
+        devices: Devices, with one process each, on every machine.
+        num_nodes: Machines.
+        precision: 32-true, or bf16-mixed for products in bfloat16.
+        compile: Compile the network with torch.compile.
+        cuda_graph: Capture the whole step in a CUDA graph.
+        num_workers: Processes that load a data set which is not one of nsm's.
+        save_every: Steps between checkpoints; None for one at the end of every epoch.
+        tensorboard: Write TensorBoard events too.
+
+    Example:
+        >>> replace(MNIST_CNN, lr=1e-3, epochs=40).lr
+        0.001
+        >>> replace(MNIST_CNN, epochs=0)
+        Traceback (most recent call last):
+        ValueError: Expected argument `epochs` to be an int of at least 1, but got 0
+    """
+
+    data: str = "mnist"
+    train_split: str = "train"
+    validation_split: str | None = "validation"
+    network: Network = "mnist-cnn"
+    unit: Unit = "bNSM"
+    site: Literal["neuron", "synapse"] = "neuron"
+    draw: Literal["auto", "exact", "moments"] = "auto"
+    epochs: int = _least(1, 200)
+    batch_size: int = _least(1, 100)
+    lr: float = 3e-4
+    schedule: Literal["constant", "halving", "linear"] = "halving"
+    schedule_epochs: int = _least(1, 50)
+    augmentation: Literal["none", "shift", "crop-flip"] = "none"
+    initialize: bool = True
+    init_from: str | None = None
+    num_samples: int = _least(1, 10)
+    seed: int = _least(0, 0)
+    seeds: int = _least(1, 1)
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = _least(1, 1)
+    num_nodes: int = _least(1, 1)
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    compile: bool = False
+    cuda_graph: bool = False
+    num_workers: int = _least(0, 0)
+    save_every: int | None = _least(1, None)
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse the first field that is not what it should be."""
+        hints = get_type_hints(Recipe)
+        for each in fields(self):
+            _check(each.name, getattr(self, each.name), hints[each.name], each.metadata.get("least"))
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"Expected argument `lr` to be positive and finite, but got {self.lr}")
+        if self.unit not in NOISY and (self.site, self.draw) != ("neuron", "auto"):
+            raise ValueError(
+                f"Expected argument `site` to be 'neuron' and `draw` 'auto' for {self.unit}, whose noise they do not "
+                f"concern, but got {self.site!r} and {self.draw!r}"
+            )
+        if self.site == "neuron" and self.draw != "auto":
+            raise ValueError(f"Expected argument `draw` to be 'auto' for site='neuron', but got {self.draw!r}")
+        if self.cuda_graph and self.world_size > 1:
+            raise ValueError(
+                f"Expected argument `cuda_graph` to be False with {self.world_size} processes, but got True"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self.devices * self.num_nodes
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
+        """The recipe with these fields; an unknown one is refused, with the nearest known one in the message.
+
+        >>> Recipe.from_dict({"batchsize": 10})
+        Traceback (most recent call last):
+        ValueError: Expected a field of a recipe, but got 'batchsize'; did you mean 'batch_size'?
+        """
+        known = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ValueError(f"Expected a field of a recipe, but got {name!r}{nearest(name, known)}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as plain values."""
+        return asdict(self)
+
+
+NOISY = ("bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "BN")  # units made of NSM layers
+
+
+def _check(name: str, value: Any, hint: Any, least: float | None) -> None:
+    """Raise unless ``value`` is of the annotated type, and not below ``least``."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return
+    kind = options[0]
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            near = nearest(value, get_args(kind))
+            raise ValueError(f"Expected argument `{name}` to be one of {list(get_args(kind))}, but got {value!r}{near}")
+        return
+    right = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    if not right or (least is not None and value < least):
+        article = "an" if kind is int else "a"
+        bound = "" if least is None else f" of at least {least}"
+        raise ValueError(f"Expected argument `{name}` to be {article} {kind.__name__}{bound}, but got {value!r}")
+
+
+def nearest(name: Any, known: Any) -> str:
+    """The known name most like ``name``, as the end of a message; empty if none is like it."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+#: Table 1: permutation-invariant MNIST with 784-300-300-300-10.
+PI_MNIST = Recipe(network="pi-mnist-mlp")
+
+#: Table 1: the same network with stochastic sigmoid units, without biases.
+PI_MNIST_STNN = replace(PI_MNIST, unit="StNN")
+
+#: Table 2: the convolutional network on MNIST; every baseline of the table is ``unit=…``.
+MNIST_CNN = Recipe(network="mnist-cnn")
+
+#: Table 2: on the 26 letters of EMNIST.
+EMNIST_CNN = replace(MNIST_CNN, data="emnist-letters")
+
+#: Table 2: on ten frames of N-MNIST's ON events.
+NMNIST_CNN = replace(MNIST_CNN, data="nmnist")
+
+#: Table 3: the all-convolutional network on CIFAR-10 (the row with a star; ``init_from=…`` makes the other).
+CIFAR10_CNN = Recipe(
+    data="cifar10", network="cifar-cnn", schedule="linear", schedule_epochs=100, augmentation="crop-flip"
+)
+
+#: Table 3: on CIFAR-100.
+CIFAR100_CNN = replace(CIFAR10_CNN, data="cifar100")
+
+#: Table 4: the all-convolutional network on DVS Gestures.
+DVS_CNN = Recipe(data="dvsgesture", network="dvs-cnn")
+
+#: A few minutes on two CPU cores: a quick fall of a larger learning rate.
+MNIST_QUICK = replace(MNIST_CNN, epochs=3, lr=1e-3, schedule="linear", schedule_epochs=1)
+
+#: Online: every digit seen once, one at a time, by the network that also infers.
+MNIST_ONLINE = replace(MNIST_CNN, epochs=1, batch_size=1, schedule="constant", save_every=5000)
+
+#: The baseline of the online run: the same network with batch normalisation in place of the noise.
+MNIST_ONLINE_BATCH_NORM = replace(MNIST_ONLINE, unit="batch norm", initialize=False)
+
+RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
+    "pi-mnist": ("Permutation-invariant MNIST, 784-300-300-300-10 (Table 1)", PI_MNIST),
+    "pi-mnist-stnn": ("The same with stochastic sigmoid units (Table 1)", PI_MNIST_STNN),
+    "mnist-cnn": ("Convolutional network on MNIST (Table 2)", MNIST_CNN),
+    "emnist-cnn": ("Convolutional network on EMNIST letters (Table 2)", EMNIST_CNN),
+    "nmnist-cnn": ("Convolutional network on N-MNIST events (Table 2)", NMNIST_CNN),
+    "cifar10-cnn": ("All-convolutional network on CIFAR-10 (Table 3)", CIFAR10_CNN),
+    "cifar100-cnn": ("All-convolutional network on CIFAR-100 (Table 3)", CIFAR100_CNN),
+    "dvs-cnn": ("All-convolutional network on DVS Gestures (Table 4)", DVS_CNN),
+    "mnist-quick": ("The network of mnist-cnn in three epochs", MNIST_QUICK),
+    "mnist-online": ("MNIST digit by digit, each seen once", MNIST_ONLINE),
+    "mnist-online-batch-norm": ("The same with batch normalisation", MNIST_ONLINE_BATCH_NORM),
+}
+
+
+def find(name: str) -> Recipe:
+    """The recipe of that name; an unknown one raises with the nearest known.
+
+    >>> find("mnist-cnn").batch_size
+    100
+    """
+    if name not in RECIPES:
+        known = ", ".join(RECIPES)
+        raise ValueError(f"Expected a recipe: {known}, but got {name!r}{nearest(name, RECIPES)}")
+    return RECIPES[name][1]

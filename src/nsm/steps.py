@@ -1,0 +1,87 @@
+"""One step of learning: forward, backward, update; as it is, or captured whole in a CUDA graph."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import get_total_norm
+
+
+class Diverged(ArithmeticError):
+    """A loss or gradient was not finite."""
+
+
+class Step:
+    """A step as torch runs it.
+
+    On the CPU a step that is not finite is noticed before it changes a weight. On CUDA looking would mean waiting, so
+    ``finite`` stays on the device until `check` asks for it.
+
+    Args:
+        network: From inputs to logits, as the fabric set it up.
+        optimizer: Likewise.
+        fabric: For the backward pass, and the number of processes.
+    """
+
+    def __init__(self, network: Any, optimizer: Any, fabric: Fabric) -> None:
+        self.network, self.optimizer, self.fabric = network, optimizer, fabric
+        self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
+        self.synchronous = fabric.device.type == "cpu"
+
+    def __call__(self, inputs: Tensor, labels: Tensor, size: int) -> Tensor:
+        """Learn from one batch, of ``size`` inputs in all processes together; returns each seed's mean loss."""
+        self.optimizer.zero_grad()
+        logits = self.network(inputs)  # (batch, classes), or (seeds, batch, classes)
+        losses = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape).sum(-1)
+        losses = losses * (self.fabric.world_size / size)  # processes average their gradients
+        self.fabric.backward(losses.sum())
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self.finite.logical_and_(get_total_norm(gradients).isfinite() & losses.isfinite().all())
+        if not self.synchronous or self.finite:
+            self.optimizer.step()
+        return losses.detach().double().view(-1)
+
+    def check(self, step: int, folder: Path | None) -> None:
+        """Raise if any step so far was not finite, in any process."""
+        if self.fabric.all_reduce(self.finite.float(), reduce_op="sum") < self.fabric.world_size:
+            kept = f"; the last good state is in {folder}" if folder else ""
+            raise Diverged(f"Expected loss and gradient to be finite, but got others at step {step}{kept}")
+
+
+class GraphedStep(Step):
+    """The step as one CUDA graph, captured anew when the rates change.
+
+    The first steps run as they are, on a stream of their own, so that every library has set itself up before it is
+    captured; so do batches of another shape, like a smaller last one. What is drawn and computed is the same.
+    """
+
+    WARM = 3
+
+    def __init__(self, network: Any, optimizer: Any, fabric: Fabric) -> None:
+        super().__init__(network, optimizer, fabric)
+        self.stream = torch.cuda.Stream(fabric.device)
+        self.ran, self.captured = 0, ()
+
+    def __call__(self, inputs: Tensor, labels: Tensor, size: int) -> Tensor:
+        """As `Step`."""
+        rates = [(group["lr"], group["betas"]) for group in self.optimizer.param_groups]
+        self.ran += 1
+        if self.ran == 1:
+            self.inputs, self.labels = torch.empty_like(inputs), torch.empty_like(labels)
+        if self.ran <= self.WARM or inputs.shape != self.inputs.shape:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                losses = super().__call__(inputs, labels, size)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return losses
+        self.inputs.copy_(inputs)
+        self.labels.copy_(labels)
+        if self.captured != rates:
+            self.captured, self.graph = rates, torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.losses = super().__call__(self.inputs, self.labels, size)
+        self.graph.replay()
+        return self.losses

@@ -1,0 +1,410 @@
+"""``fit``: the loop that trains, over lightning-fabric, which knows devices, precision and processes.
+
+A run is a function of its recipe, its data and its start. Whatever the next step depends on (weights, moments, place in
+the epoch, generators) is in `_State`, and a checkpoint is all of it; so a run that was cut anywhere and resumed ends
+with the same bits as one that was not.
+"""
+
+import contextlib
+import copy
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Generator, Tensor, nn
+
+from nsm import checkpoint
+from nsm.batches import Batches, derive
+from nsm.checkpoint import Checkpoint, CheckpointError
+from nsm.display import plot, progress, tensorboard
+from nsm.ensemble import Ensemble
+from nsm.initialization import initialize, start_from
+from nsm.layers import NSMLayer
+from nsm.recipes import Recipe
+from nsm.sampling import predict
+from nsm.steps import GraphedStep, Step
+
+INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
+
+
+@dataclass(frozen=True)
+class History:
+    """What was measured in every epoch.
+
+    Attributes:
+        rows: For each epoch its number, the steps so far, learning rate, mean loss, validation error (a fraction, None
+            without validation data) and seconds; with several seeds also ``losses`` and ``validation_errors``.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def loss(self) -> list[float]:
+        """The mean training loss of every epoch."""
+        return [row["loss"] for row in self.rows]
+
+    @property
+    def validation_error(self) -> list[float | None]:
+        """The fraction of wrong labels on the validation data after every epoch."""
+        return [row["validation_error"] for row in self.rows]
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the run after the step at hand, which is saved.
+
+    Attributes:
+        signal: Which signal.
+        run_dir: Where to resume.
+    """
+
+    def __init__(self, number: int, run_dir: Path) -> None:
+        super().__init__(f"{signal.Signals(number).name} ended the run, which is saved in {run_dir}")
+        self.signal, self.run_dir = number, run_dir
+
+
+def fit(
+    model: nn.Module,
+    train: Any,
+    recipe: Recipe,
+    *,
+    validation: Any = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+) -> History:
+    """Train ``model`` in place.
+
+    Torch's generators are seeded from the recipe and left as they were found. With ``seeds`` above 1, copies of the
+    model with weights drawn anew are trained beside it, and it ends as the first of them.
+
+    Args:
+        model: A network from inputs to logits (B, C).
+        train: A data set of `nsm.data`, or any of torch with a length.
+        recipe: How to train; its ``data`` and ``network`` are not looked at here.
+        validation: Data to measure the error of every epoch on.
+        run_dir: A folder to keep the run in; without one, nothing is written and nothing can be resumed.
+        resume: Go on with the run in ``run_dir``, which must have been started with the same recipe and model.
+
+    Raises:
+        Diverged: A loss or gradient was not finite; the last checkpoint is kept.
+        Interrupted: SIGINT or SIGTERM came while training with a ``run_dir``; the run is saved.
+
+    Example:
+        >>> import nsm
+        >>> from torch.utils.data import TensorDataset
+        >>> x = torch.randn(200, 8).sign()
+        >>> data = TensorDataset(x, (x.sum(1) > 0).long())
+        >>> net = nn.Sequential(nsm.NSMLinear(8, 32), nn.Linear(32, 2))
+        >>> history = nsm.fit(net, data, nsm.Recipe(epochs=5, batch_size=20, lr=1e-2, accelerator="cpu"))
+        >>> history.loss[-1] < history.loss[0]
+        True
+    """
+    fabric = _fabric(recipe)
+    root = fabric.global_rank == 0
+    ranks = fabric.global_rank, fabric.world_size
+    batches = Batches(train, recipe, fabric.device, *ranks)
+    held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
+    cuda = [fabric.device] if fabric.device.type == "cuda" else []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(cuda))
+        stack.callback(fabric.barrier)
+        batches.check(model.to(fabric.device))
+        folder = _open(stack, fabric, run_dir)
+        state = _State(model, batches, recipe, fabric)
+        if folder and resume and (folder / checkpoint.CHECKPOINT).exists():
+            state.restore(checkpoint.read(folder), folder)
+        else:
+            state.begin(folder)
+        step = (GraphedStep if recipe.cuda_graph else Step)(*state.ready(), fabric)
+        write = stack.enter_context(tensorboard(folder if root and recipe.tensorboard else None))
+        total, images = recipe.epochs * len(batches), recipe.batch_size * recipe.seeds
+        show = stack.enter_context(progress(root, total, len(batches), images))
+        signals = stack.enter_context(_signals(folder))
+        while state.epoch < recipe.epochs:
+            began = time.perf_counter()
+            lr = set_rates(state.optimizer, recipe, state.epoch)
+            order = batches.order(state.order)
+            for inputs, labels, size in batches.epoch(state.epoch, order, state.batch, state.augment):
+                losses = step(inputs, labels, size)
+                state.losses += losses
+                state.batch, state.step = state.batch + 1, state.step + 1
+                show(state.step, losses.mean(), state.history)
+                save = recipe.save_every is not None and state.step % recipe.save_every == 0
+                number = _agree(fabric, signals)
+                if step.synchronous or save or number or state.batch == len(batches):
+                    step.check(state.step, folder)
+                if (save or number) and folder:
+                    state.save(folder)
+                if number and folder:
+                    raise Interrupted(number, folder)
+            row = state.measure(held_out)
+            row |= {"lr": lr, "seconds": time.perf_counter() - began}
+            state.next_epoch(row)
+            show(state.step, row["loss"], state.history)
+            write(row)
+            if folder:
+                state.save(folder)
+        if folder and root:
+            plot(state.history, folder / "learning-curve.png")
+        state.finish()
+        return History(tuple(state.history))
+
+
+class _State:
+    """Everything that the next step depends on."""
+
+    def __init__(self, model: nn.Module, batches: Batches, recipe: Recipe, fabric: Fabric) -> None:
+        self.recipe, self.fabric, self.batches = recipe, fabric, batches
+        self.model = model
+        self.epoch = self.batch = self.step = 0
+        self.losses = torch.zeros(recipe.seeds, dtype=torch.float64, device=fabric.device)
+        self.history: list[dict[str, Any]] = []
+        self.order = Generator().manual_seed(derive(recipe.seed, "order"))
+        self.augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", fabric.global_rank))
+        self.order_before = self.order.get_state()  # whence the order of this epoch is drawn
+
+    def begin(self, folder: Path | None) -> None:
+        """A fresh start: weights that every process agrees on, then noise that is each one's own."""
+        recipe, device = self.recipe, self.fabric.device
+        if folder and self.fabric.global_rank == 0:
+            checkpoint.begin(folder, recipe, repr(self.model))
+        self.fabric.barrier()
+        members = self._members()
+        trained = checkpoint.load(recipe.init_from) if recipe.init_from else None
+        for k, member in enumerate(members):
+            torch.manual_seed(derive(recipe.seed, "start", k))
+            if trained is not None:
+                start_from(member, trained.to(device))
+            elif k:
+                _draw_anew(member)
+            if recipe.initialize and any(isinstance(module, NSMLayer) for module in member.modules()):
+                some = Generator().manual_seed(derive(recipe.seed, "initialize", k))
+                initialize(member, self.batches.head(INITIAL_BATCH, some))
+        self._assemble(members)
+        torch.manual_seed(derive(recipe.seed, "noise", self.fabric.global_rank))
+        if folder:
+            self.save(folder)
+
+    def restore(self, saved: Checkpoint, folder: Path) -> None:
+        """The state of a checkpoint."""
+        given, known = self.recipe.to_dict(), saved.recipe.to_dict()
+        for name in given:
+            if given[name] != known[name]:
+                raise ValueError(
+                    f"Expected argument `recipe` to be that of {folder}, with {name}={known[name]!r}, "
+                    f"but got {given[name]!r}"
+                )
+        checkpoint.check_architecture(saved, self.model, folder)
+        if saved.progress["samples"] != len(self.batches.dataset):
+            raise CheckpointError(
+                f"Expected {saved.progress['samples']} inputs, with which {folder} began, "
+                f"but got {len(self.batches.dataset)}"
+            )
+        self._assemble(self._members())
+        tensors, rank = saved.tensors, self.fabric.global_rank
+        self.network.load_state_dict({n[6:]: value for n, value in tensors.items() if n.startswith("model/")})
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer/"):
+                _, index, key = name.split("/")
+                moments.setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        self.epoch, self.batch, self.step = (saved.progress[key] for key in ("epoch", "batch", "step"))
+        self.history = list(saved.progress["history"])
+        self.losses.copy_(tensors["losses"][rank])
+        self.order_before = tensors["random/order"]
+        self.order.set_state(self.order_before)
+        self.augment.set_state(tensors["random/augment"][rank])
+        torch.set_rng_state(tensors["random/noise"][rank])
+        if "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"][rank], self.fabric.device)
+
+    def save(self, folder: Path) -> None:
+        """Make this the run's checkpoint; every process takes part, the first writes."""
+        tensors = {f"model/{name}": value for name, value in self.network.state_dict().items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{index}/{key}": value for key, value in moments.items()}
+        own = {"losses": self.losses, "random/augment": self.augment.get_state(), "random/noise": torch.get_rng_state()}
+        if self.fabric.device.type == "cuda":
+            own["random/cuda"] = torch.cuda.get_rng_state(self.fabric.device)
+        tensors |= {name: _gather(self.fabric, value) for name, value in own.items()}
+        tensors["random/order"] = self.order_before
+        place = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "samples": len(self.batches.dataset)}
+        if self.fabric.global_rank == 0:
+            checkpoint.save(folder, tensors, {**place, "history": self.history})
+        self.fabric.barrier()
+
+    def measure(self, held_out: Batches | None) -> dict[str, Any]:
+        """What there is to say of an epoch that is over."""
+        losses = (_sum(self.fabric, self.losses) / len(self.batches) / self.fabric.world_size).tolist()
+        row: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.step, "loss": sum(losses) / len(losses)}
+        row["validation_error"] = errors = None
+        if held_out is not None:
+            errors = [_error(network, held_out, self.epoch, self.fabric) for network in self._networks()]
+            row["validation_error"] = sum(errors) / len(errors)
+        return row | ({"losses": losses, "validation_errors": errors} if self.recipe.seeds > 1 else {})
+
+    def next_epoch(self, row: dict[str, Any]) -> None:
+        """Close an epoch."""
+        self.history.append(row)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.losses.zero_()
+        self.order_before = self.order.get_state()
+
+    def ready(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Network and optimiser as the fabric runs them: in its precision, in all processes, compiled."""
+        network = self.network.train()
+        runs = torch.compile(network) if self.recipe.compile else network
+        return self.fabric.setup(runs, self.optimizer)  # type: ignore[return-value]
+
+    def finish(self) -> None:
+        """Leave the trained weights in the caller's model."""
+        if isinstance(self.network, Ensemble):
+            self.model.load_state_dict(self.network.member(0).state_dict())
+
+    def _networks(self) -> list[nn.Module]:
+        if isinstance(self.network, Ensemble):
+            return [self.network.member(k) for k in range(self.network.size)]
+        return [self.network]
+
+    def _members(self) -> list[nn.Module]:
+        """The caller's model and its copies."""
+        first = self.model.to(self.fabric.device)
+        return [first, *(copy.deepcopy(first) for _ in range(self.recipe.seeds - 1))]
+
+    def _assemble(self, members: list[nn.Module]) -> None:
+        self.network = Ensemble(members) if len(members) > 1 else members[0]
+        weights = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(weights, lr=self.recipe.lr, capturable=self.recipe.cuda_graph)
+
+
+def schedule(recipe: Recipe, epoch: int) -> tuple[float, float]:
+    """The learning rate and Adam's first moment in an epoch, counted from 0.
+
+    >>> from nsm.recipes import CIFAR10_CNN, MNIST_CNN
+    >>> [schedule(MNIST_CNN, epoch)[0] for epoch in (0, 49, 50, 199)]
+    [0.0003, 0.0003, 0.00015, 3.75e-05]
+    >>> [schedule(CIFAR10_CNN, epoch) for epoch in (0, 99, 150)]
+    [(0.0003, 0.9), (0.0003, 0.9), (0.00015, 0.5)]
+    """
+    lr, since = recipe.lr, recipe.schedule_epochs
+    if recipe.schedule == "halving":
+        return lr * 0.5 ** (epoch // since), 0.9
+    if recipe.schedule == "linear" and epoch >= since:
+        return lr * (recipe.epochs - epoch) / (recipe.epochs - since), 0.5
+    return lr, 0.9
+
+
+def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> float:
+    """Give the optimiser the rates of an epoch; returns the learning rate."""
+    lr, first_moment = schedule(recipe, epoch)
+    for group in optimizer.param_groups:
+        group["lr"], group["betas"] = lr, (first_moment, 0.999)
+    return lr
+
+
+# ------------------------------------------------------------------------- around the loop
+
+
+def _fabric(recipe: Recipe) -> Fabric:
+    """Devices and processes, started."""
+    cuda = torch.cuda.is_available()
+    if recipe.accelerator == "cuda" and not cuda:
+        raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
+    if recipe.cuda_graph and (not cuda or recipe.accelerator == "cpu"):
+        raise ValueError("Expected argument `cuda_graph` to be False on the CPU, but got True")
+    accelerator = ("cuda" if cuda else "cpu") if recipe.accelerator == "auto" else recipe.accelerator
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=recipe.devices,
+        num_nodes=recipe.num_nodes,
+        strategy="ddp" if recipe.world_size > 1 else "auto",
+        precision=recipe.precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
+    """The run's folder, held by the first process; where it cannot have it, every process ends."""
+    problem = None
+    if run_dir is not None and fabric.global_rank == 0:
+        try:
+            stack.enter_context(checkpoint.locked(run_dir))
+        except OSError as error:
+            problem = error
+    problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise problem
+    return None if run_dir is None else Path(run_dir)
+
+
+@contextlib.contextmanager
+def _signals(folder: Path | None) -> Iterator[list[int]]:
+    """The signals that came, where the run can be saved; a second one acts at once, as it would have without us."""
+    came: list[int] = []
+    if folder is None or threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+
+    def restore() -> None:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        restore()
+
+    for number in numbers:
+        signal.signal(number, note)
+    try:
+        yield came
+    finally:
+        restore()
+
+
+def _agree(fabric: Fabric, came: list[int]) -> int:
+    """The signal that came, or 0; processes end together, so the first that has one tells the others."""
+    number = came[0] if came else 0
+    if fabric.world_size == 1:
+        return number
+    return int(fabric.all_reduce(torch.tensor(float(number), device=fabric.device), reduce_op="max"))
+
+
+def _sum(fabric: Fabric, value: Tensor) -> Tensor:
+    return value if fabric.world_size == 1 else fabric.all_reduce(value, reduce_op="sum")
+
+
+def _gather(fabric: Fabric, value: Tensor) -> Tensor:
+    """The values of all processes, (processes, …), on the CPU."""
+    return value[None] if fabric.world_size == 1 else fabric.all_gather(value.to(fabric.device)).cpu()
+
+
+def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> float:
+    """The fraction of wrong labels; each process looks at its share."""
+    labels: list[Tensor] = []
+
+    def inputs() -> Iterator[Tensor]:
+        for some, truth in data.all():
+            labels.append(truth)
+            yield some
+
+    seed = derive(data.recipe.seed, "validation", epoch, fabric.global_rank)
+    with fabric.autocast():
+        prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
+    wrong = (prediction.label != torch.cat(labels)).sum()
+    return float(_sum(fabric, wrong)) / len(data.dataset)
+
+
+def _draw_anew(model: nn.Module) -> None:
+    for module in model.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
