@@ -22,7 +22,7 @@ from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
 
-_ROWS = {"cpu": 2_000, "cuda": 100_000}  # inputs × samples in one pass, at most
+_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _CHUNK = 10
 
 
