@@ -6,6 +6,7 @@ with the very batch that was next, whatever loads it.
 
 import hashlib
 import random
+import signal
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,7 @@ class Batches:
             _Seeded(self.dataset, self.recipe.seed, epoch),
             batch_sampler=[share.flatten().tolist() for share in shares],
             num_workers=self.recipe.num_workers,
+            worker_init_fn=_leave_signals_to_the_parent,
             generator=Generator().manual_seed(0),  # else a loader draws from the generator of the noise
         )
         for inputs, labels in loader:
@@ -126,6 +128,10 @@ class Batches:
         if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
             span = f"{int(labels.min())} to {int(labels.max())}"
             raise DataError(f"Expected labels in 0 to {logits.shape[1] - 1}, as the model has outputs, but got {span}")
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent still needs its batch
 
 
 @dataclass(frozen=True)

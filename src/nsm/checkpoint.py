@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from nsm import record
+from nsm.data.errors import DataError
 from nsm.networks import build
 from nsm.recipes import Recipe
 
@@ -34,7 +35,7 @@ FORMAT = 1
 RUN, CHECKPOINT, METRICS, LOCK = "run.json", "checkpoint.json", "metrics.jsonl", "lock"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(DataError):
     """A run's folder holds something other than what was written there."""
 
 
@@ -164,9 +165,11 @@ def _write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system says what went wrong, but not where
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -17,7 +17,9 @@ from typing import Annotated, Any
 
 import tyro
 
-USAGE, DATA, IO, INTERRUPTED = 2, 3, 4, 130
+from nsm.recipes import MNIST_CNN, RECIPES, Recipe, nearest
+
+USAGE, DATA, IO, DIVERGED, INTERRUPTED = 2, 3, 4, 5, 130
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")]
 
@@ -153,10 +155,128 @@ def data_show(
         print(f"{target}: {dataset}")
 
 
+def resume(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], root: Folder = None, json: bool = False
+) -> None:
+    """Go on with a run that was cut; it ends as if it had not been.
+
+    Example: nsm resume runs/mnist-cnn
+
+    Args:
+        run: Folder of the run.
+        root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
+        json: Print JSON instead of a sentence.
+    """
+    from nsm.checkpoint import read_recipe
+
+    _train(read_recipe(run), run, root, json, resume=True)
+
+
+def recipes(
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None, json: bool = False
+) -> None:
+    """Show the recipes, or every field of one.
+
+    Example: nsm recipes mnist-cnn
+
+    Args:
+        name: A recipe. Default: all of them.
+        json: Print JSON instead of a table.
+    """
+    if name is not None and name not in RECIPES:
+        raise UsageError(f"Expected a recipe: {', '.join(RECIPES)}, but got {name!r}{nearest(name, RECIPES)}")
+    shown = {one: RECIPES[one] for one in ([name] if name else RECIPES)}
+    if json:
+        _print_json({one: {"about": about, **recipe.to_dict()} for one, (about, recipe) in shown.items()})
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    if name:
+        table.add_column("option")
+        table.add_column(f"in {name}")
+        for key, value in RECIPES[name][1].to_dict().items():
+            table.add_row(f"--{key.replace('_', '-')}", str(value))
+    else:
+        for column in ("name", "about", "epochs", "batch", "lr"):
+            table.add_column(column, no_wrap=column == "name")
+        for one, (about, recipe) in shown.items():
+            table.add_row(one, about, str(recipe.epochs), str(recipe.batch_size), str(recipe.lr))
+    _console().print(table)
+
+
+def _trainer(name: str) -> Callable[..., None]:
+    """The command that trains by one recipe; its options are the recipe's fields."""
+    about, default = RECIPES[name]
+
+    def train(
+        recipe: tyro.conf.OmitArgPrefixes[Recipe] = default,
+        run: Folder = None,
+        root: Folder = None,
+        json: bool = False,
+    ) -> None:
+        _train(recipe, run or _free_folder(Path("runs") / name), root, json)
+
+    lead = "Example" if default is MNIST_CNN else "For instance"  # one is enough in the help above
+    train.__doc__ = f"""{about}.
+
+    {lead}: nsm train {name} --epochs 20 --lr 1e-3 --run runs/{name}
+
+    Args:
+        recipe: What to do.
+        run: Folder of the run. Default: runs/{name}, or a number more where that is taken.
+        root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
+        json: Print JSON instead of a sentence.
+    """
+    return train
+
+
+def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: bool = False) -> None:
+    _find(recipe.data)
+    from nsm.data import DataError
+    from nsm.training import Interrupted, is_first_process, train
+
+    try:
+        with _progress() as progress:
+            history = train(recipe, run, resume=resume, root=root, progress=progress)
+    except DataError:
+        raise
+    except ValueError as error:
+        if not str(error).startswith("Expected"):
+            raise
+        raise UsageError(str(error)) from None
+    except Interrupted as cut:
+        place = "" if root is None else f" --root {root}"
+        cut.args = (f"stopped and saved; to go on: nsm resume {run}{place}",)
+        raise
+    if not is_first_process():
+        return
+    last, picture = history.rows[-1], run / "learning-curve.png"
+    if json:
+        _print_json({"run": str(run), "picture": str(picture), "history": history.rows})
+        return
+    error = last["validation_error"]
+    measured = "" if error is None else f", {recipe.validation_split} error {100 * error:.2f} %"
+    print(f"{run}: {last['epoch']} epochs, training loss {last['loss']:.4f}{measured}; see {picture}")
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, … that holds nothing yet."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([folder], numbered) if not (path / "run.json").exists())
+
+
 COMMANDS: dict[str, Any] = {
+    "train": {name: _trainer(name) for name in RECIPES},
+    "resume": resume,
+    "recipes": recipes,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
 }
-ABOUT = {"data": "Real data: what there is, fetch it, verify it, look at it."}
+ABOUT = {
+    "train": "Train a network by a recipe; `nsm recipes` shows them.",
+    "data": "Real data: what there is, fetch it, verify it, look at it.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,8 +297,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return IO
     except OSError as error:
         return _fail(error, IO)
-    except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+    except ArithmeticError as error:
+        from nsm.steps import Diverged
+
+        if not isinstance(error, Diverged):
+            raise
+        return _fail(error, DIVERGED)
+    except KeyboardInterrupt as cut:  # a training run that was saved says by which signal, and how to go on
+        return _fail(str(cut) or "interrupted", 128 + getattr(cut, "signal", INTERRUPTED - 128))
 
 
 def _dispatch(arguments: list[str], commands: dict[str, Any], program: str) -> int | None:
@@ -213,7 +339,9 @@ def _parse(command: Callable[..., Any], program: str, arguments: list[str]) -> C
             raise
         lines = [line.strip("│╭╰╮╯ \t") for line in said.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(lambda line: not line.startswith(("───", "Got errors")), lines))
-        raise UsageError(f"{' '.join(text.split())} (see {program} --help)") from None
+        similar = itertools.dropwhile(lambda line: not line.startswith("Perhaps you meant"), lines)
+        near = next((f"; did you mean {line.split()[0]}?" for line in similar if line.startswith("--")), "")
+        raise UsageError(f"{' '.join(text.split())}{near} (see {program} --help)") from None
 
 
 def _help(commands: dict[str, Any], program: str) -> str:

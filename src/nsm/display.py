@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def progress(shown: bool, total: int, per_epoch: int, batch_size: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr where that is a terminal: ``update(step, loss, rows)``, loss a number or what ``float`` takes.
+    """A bar on stderr where that is a terminal: ``update(step, losses, rows)``.
 
     Args:
         shown: False for no bar anywhere.
@@ -29,11 +29,11 @@ def progress(shown: bool, total: int, per_epoch: int, batch_size: int) -> Iterat
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task("epoch 1", total=total, said="")
 
-        def update(step: int, loss: Any, rows: Sequence[Row]) -> None:
+        def update(step: int, losses: Any, rows: Sequence[Row]) -> None:
             if step % 10 and step % per_epoch:  # reading a loss on a GPU means waiting for it
                 return
             speed = bars.tasks[task].speed
-            said = f"step {step}  loss {float(loss):.3f}"
+            said = f"step {step}  loss {float(sum(losses)) / len(losses):.3f}"
             if rows and rows[-1]["validation_error"] is not None:
                 said += f"  validation error {100 * rows[-1]['validation_error']:.2f} %"
             if speed:

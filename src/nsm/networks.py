@@ -180,6 +180,8 @@ def build(recipe: Recipe) -> nn.Sequential:
         case "mnist-cnn":
             network = mnist_cnn(unit, in_channels=channels, size=size, classes=classes)
         case "cifar-cnn" | "cifar-cnn-plain":
+            if channels != 3:
+                raise ValueError(f"Expected argument `data` to be RGB for {recipe.network}, but got {recipe.data}")
             return cifar_cnn(unit, classes=classes, batch_norm=recipe.network == "cifar-cnn")
         case "dvs-cnn":
             network = dvs_cnn(unit, in_channels=channels, classes=classes)

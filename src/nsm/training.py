@@ -10,25 +10,28 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Generator, Tensor, nn
 
 from nsm import checkpoint
 from nsm.batches import Batches, derive
 from nsm.checkpoint import Checkpoint, CheckpointError
+from nsm.data import load
 from nsm.display import plot, progress, tensorboard
 from nsm.ensemble import Ensemble
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
+from nsm.networks import build
 from nsm.recipes import Recipe
 from nsm.sampling import predict
-from nsm.steps import GraphedStep, Step
+from nsm.steps import Diverged, GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
 
@@ -104,17 +107,14 @@ def fit(
         >>> history.loss[-1] < history.loss[0]
         True
     """
-    fabric = _fabric(recipe)
-    root = fabric.global_rank == 0
-    ranks = fabric.global_rank, fabric.world_size
-    batches = Batches(train, recipe, fabric.device, *ranks)
-    held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
-    cuda = [fabric.device] if fabric.device.type == "cuda" else []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(cuda))
-        stack.callback(fabric.barrier)
+        fabric = stack.enter_context(_fabric(recipe))
+        root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
+        batches = Batches(train, recipe, fabric.device, *ranks)
+        held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
         batches.check(model.to(fabric.device))
         folder = _open(stack, fabric, run_dir)
+        signals = stack.enter_context(_signals(folder))
         state = _State(model, batches, recipe, fabric)
         if folder and resume and (folder / checkpoint.CHECKPOINT).exists():
             state.restore(checkpoint.read(folder), folder)
@@ -124,7 +124,6 @@ def fit(
         write = stack.enter_context(tensorboard(folder if root and recipe.tensorboard else None))
         total, images = recipe.epochs * len(batches), recipe.batch_size * recipe.seeds
         show = stack.enter_context(progress(root, total, len(batches), images))
-        signals = stack.enter_context(_signals(folder))
         while state.epoch < recipe.epochs:
             began = time.perf_counter()
             lr = set_rates(state.optimizer, recipe, state.epoch)
@@ -133,7 +132,7 @@ def fit(
                 losses = step(inputs, labels, size)
                 state.losses += losses
                 state.batch, state.step = state.batch + 1, state.step + 1
-                show(state.step, losses.mean(), state.history)
+                show(state.step, losses, state.history)
                 save = recipe.save_every is not None and state.step % recipe.save_every == 0
                 number = _agree(fabric, signals)
                 if step.synchronous or save or number or state.batch == len(batches):
@@ -145,7 +144,7 @@ def fit(
             row = state.measure(held_out)
             row |= {"lr": lr, "seconds": time.perf_counter() - began}
             state.next_epoch(row)
-            show(state.step, row["loss"], state.history)
+            show(state.step, [row["loss"]], state.history)
             write(row)
             if folder:
                 state.save(folder)
@@ -153,6 +152,31 @@ def fit(
             plot(state.history, folder / "learning-curve.png")
         state.finish()
         return History(tuple(state.history))
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path | None = None,
+    *,
+    resume: bool = False,
+    root: str | Path | None = None,
+    progress: Callable[[str], Any] | None = None,
+) -> History:
+    """Train the recipe's network on the recipe's data: what ``nsm train`` does.
+
+    Args:
+        recipe: What to do.
+        run_dir: As in `fit`.
+        resume: As in `fit`.
+        root: Folder for data, as in `nsm.data.load`.
+        progress: For reading data, as in `nsm.data.load`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.seed, "weights"))
+        model = build(recipe)
+    data = load(recipe.data, recipe.train_split, root, progress=progress)
+    held_out = recipe.validation_split and load(recipe.data, recipe.validation_split, root, progress=progress)
+    return fit(model, data, recipe, validation=held_out or None, run_dir=run_dir, resume=resume)
 
 
 class _State:
@@ -311,8 +335,9 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 # ------------------------------------------------------------------------- around the loop
 
 
-def _fabric(recipe: Recipe) -> Fabric:
-    """Devices and processes, started."""
+@contextlib.contextmanager
+def _fabric(recipe: Recipe) -> Iterator[Fabric]:
+    """Devices and processes, started; at the end they wait for each other, part, and leave torch's generators alone."""
     cuda = torch.cuda.is_available()
     if recipe.accelerator == "cuda" and not cuda:
         raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
@@ -327,7 +352,21 @@ def _fabric(recipe: Recipe) -> Fabric:
         precision=recipe.precision,
     )
     fabric.launch()
-    return fabric
+    try:
+        with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
+            yield fabric
+            fabric.barrier()
+    except (Diverged, Interrupted):
+        fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
+        raise
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that speaks for all."""
+    return getattr(rank_zero_only, "rank", 0) == 0
 
 
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
@@ -341,7 +380,7 @@ def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | Non
     problem = fabric.broadcast(problem)
     if problem is not None:
         raise problem
-    return None if run_dir is None else Path(run_dir)
+    return None if run_dir is None else Path(fabric.broadcast(str(run_dir)))
 
 
 @contextlib.contextmanager
