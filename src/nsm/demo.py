@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from nsm import checkpoint, data
 from nsm.evaluation import evaluate, save_figure
-from nsm.networks import build
 from nsm.recipes import MNIST_QUICK
 from nsm.sampling import Confident, Prediction, predict
-from nsm.training import Interrupted, fit
+from nsm.training import Interrupted, train
 
 FOLDER = Path("runs/demo")
 ANGLES = torch.linspace(0, 180, 13)
@@ -23,12 +22,10 @@ def main(folder: Path = FOLDER) -> int:
     """Train (or go on training) in ``folder``, evaluate, and draw."""
     recipe = MNIST_QUICK
     print(f"Training {recipe.network} on {recipe.data}: {recipe.epochs} epochs in {folder} …", flush=True)
-    network = build(recipe)
-    train, validation = (data.load(recipe.data, split) for split in (recipe.train_split, "validation"))
     try:
-        history = fit(network, train, recipe, validation=validation, run_dir=folder, resume=True)
+        history = train(recipe, folder, resume=(folder / checkpoint.RUN).exists())
     except Interrupted:
-        print(f"\nInterrupted and saved. Go on with: nsm resume {folder}   (or make demo)", file=sys.stderr)
+        print(f"\nStopped and saved. To go on: make demo, or nsm resume {folder}", file=sys.stderr)
         return 130
     for row in history.rows:
         print(f"  epoch {row['epoch']}: loss {row['loss']:.3f}, validation error {100 * row['validation_error']:.2f} %")
@@ -59,16 +56,17 @@ def draw(
 
     inputs, labels = test.batch(slice(0, 1000))
     found = predict(network, inputs, 100, seed=0)
-    surest = torch.arange(12)
     doubtful = found.entropy.argsort(descending=True)[:6]
     figure = Figure(figsize=(13, 9), layout="constrained")
     above, middle, below = figure.subfigures(3, 1, height_ratios=(1, 1.7, 1))
     _draw_curve(above, rows, result)
     axes = middle.subplots(3, 12, height_ratios=(1, 1, 1.2), squeeze=False)
-    middle.suptitle("votes of 100 samples: the first twelve test digits, and below the least certain of the first 1,000")
-    for column, k in enumerate(surest.tolist()):
-        _draw_digit(axes[0][column], inputs[k])
-        _draw_votes(axes[1][column], found, k, int(labels[k]))
+    middle.suptitle(
+        "votes of 100 samples: the first twelve test digits, and below the least certain of the first 1,000"
+    )
+    for k in range(12):
+        _draw_digit(axes[0][k], inputs[k])
+        _draw_votes(axes[1][k], found, k, int(labels[k]))
     for axis in axes[2]:
         axis.axis("off")
     for column, k in enumerate(doubtful.tolist()):

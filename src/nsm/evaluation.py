@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nsm import checkpoint, data, metrics
 from nsm.data.catalogue import find
@@ -160,8 +160,3 @@ def _blocks(dataset: data.Dataset) -> Iterator[Tensor]:
 
 def _device(accelerator: str) -> str:
     return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def parameters(network: nn.Module) -> int:
-    """How many numbers a network has learned."""
-    return sum(p.numel() for p in network.parameters())
