@@ -91,13 +91,13 @@ def _draw_curve(figure: Any, rows: tuple[dict[str, Any], ...], result: dict[str,
 
 
 def _draw_digit(axis: Any, image: Tensor) -> None:
-    axis.imshow(image[0], cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+    axis.imshow(image[0].numpy(), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
     axis.axis("off")
 
 
 def _draw_votes(axis: Any, found: Prediction, k: int, label: int) -> None:
     """A bar for each class; the true one in blue."""
-    share = found.votes[k] / found.num_samples[k]
+    share = (found.votes[k] / found.num_samples[k]).tolist()
     axis.bar(range(len(share)), share, color=["tab:blue" if c == label else "tab:red" for c in range(len(share))])
     axis.set(ylim=(0, 1), yticks=[], xticks=range(len(share)))
     axis.tick_params(labelsize=6, length=0, pad=1)
@@ -115,8 +115,8 @@ def _draw_rotation(figure: Any, network: nn.Module, inputs: Tensor, labels: Tens
         _draw_digit(axis, image)
         axis.set_title(f"{angle:.0f}°\nreads {label}", fontsize=7)
     entropy = right.subplots()
-    entropy.plot(ANGLES, said.entropy, marker="o", label="entropy")
-    entropy.plot(ANGLES, said.mutual_information, marker="o", label="mutual information")
+    for name in ("entropy", "mutual_information"):
+        entropy.plot(ANGLES.tolist(), getattr(said, name).tolist(), marker="o", label=name.replace("_", " "))
     entropy.set(xlabel="angle (°)", ylabel="uncertainty (nats)", ylim=(0, None))
     entropy.legend()
 
