@@ -32,12 +32,12 @@ from nsm.recipes import CIFAR10_CNN, MNIST_CNN, NOISY, PI_MNIST, RECIPES, Networ
         ({"draw": "moments"}, "Expected argument `draw` to be 'auto' for site='neuron', but got 'moments'"),
         (
             {"cuda_graph": True, "devices": 2},
-            "Expected argument `cuda_graph` to be False with 2 processes, but got True",
+            "`cuda_graph` to be False with 2 processes, but got True",
         ),
     ],
 )
 def test_wrong_fields(changes, message):
-    with pytest.raises(ValueError, match="^Expected argument ") as error:
+    with pytest.raises(ValueError, match=r"^Expected argument ") as error:
         Recipe(**changes)
     assert message in str(error.value)
 
@@ -50,7 +50,7 @@ def test_a_recipe_cannot_be_changed():
 def test_recipes_survive_json():
     for _, recipe in RECIPES.values():
         assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    with pytest.raises(ValueError, match="but got 'learning_rate'$"):
+    with pytest.raises(ValueError, match=r"but got 'learning_rate'$"):
         Recipe.from_dict({"learning_rate": 1.0})
 
 

@@ -5,7 +5,10 @@ import math
 import os
 import random
 import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +53,11 @@ class Foreign(TorchDataset):
 def net(seed=0, unit=nsm.NSMLinear):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Flatten(), unit(32, 16), unit(16, 8), nn.Linear(8, 2))
+
+
+def smooth(seed=0):
+    """A network that draws nothing, so that it can be compared."""
+    return net(seed, unit=lambda i, o: nn.Sequential(nn.Linear(i, o), nn.Tanh()))
 
 
 def outcome(folder):
@@ -114,7 +122,7 @@ def test_it_learns_and_says_what_it_saw(tmp_path):
 def test_the_first_step_is_adam_on_the_mean_loss():
     """Against a step written out, with units that do not draw."""
     data = tiny(10)
-    model, by_hand = (net(unit=lambda i, o: nn.Sequential(nn.Linear(i, o), nn.Tanh())) for _ in range(2))
+    model, by_hand = smooth(), smooth()
     fit(model, data, replace(TINY, epochs=1))
     inputs, labels = data.batch(slice(None))
     nn.functional.cross_entropy(by_hand(inputs), labels).backward()
@@ -293,6 +301,74 @@ def test_what_resumes_must_be_what_began(tmp_path):
         fit(net(), tiny(), TINY, run_dir=tmp_path)
 
 
+# ------------------------------------------------------------------------- several seeds, several processes
+
+
+def test_networks_trained_together_learn_as_each_would_alone(tmp_path):
+    """Without noise, to the bit but for rounding: the first of three sees what it would see alone."""
+    alone, together = smooth(), smooth()
+    one = fit(alone, tiny(), replace(TINY, epochs=1))
+    three = fit(together, tiny(), replace(TINY, epochs=1, seeds=3), validation=tiny(9), run_dir=tmp_path)
+    for a, b in zip(alone.parameters(), together.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    row = three.rows[0]
+    assert row["losses"][0] == pytest.approx(one.loss[0], abs=1e-5)
+    assert row["loss"] == pytest.approx(sum(row["losses"]) / 3)
+    assert row["validation_error"] == pytest.approx(sum(row["validation_errors"]) / 3)
+    weights = checkpoint.read(tmp_path).weights["3.weight"]
+    assert weights.shape == (3, 2, 8)
+    assert len(weights.unique(dim=0)) == 3
+
+
+def test_networks_trained_together_are_equal_in_law_to_single_ones():
+    """The final loss of 24 networks with noise, trained together and one by one."""
+    recipe = replace(TINY, epochs=3)
+    single = torch.tensor([fit(net(seed), tiny(60), replace(recipe, seed=seed)).loss[-1] for seed in range(24)])
+    together = torch.tensor(fit(net(), tiny(60), replace(recipe, seeds=24)).rows[-1]["losses"])
+    spread = (single.var() / 24 + together.var() / 24).sqrt()
+    assert (single.mean() - together.mean()).abs() < 4 * spread
+    assert 0.4 < single.std() / together.std() < 2.5
+    assert len(together.unique()) == 24
+
+
+def test_two_processes(tmp_path):
+    """DDP over gloo: gradients of the joined batch, noise of one's own, cut by a signal to one of them, resumed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).parent / "processes.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, script, tmp_path], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert (tmp_path / f"done-{rank}").exists()
+        assert (tmp_path / f"parted-{rank}").exists()  # the process group was destroyed
+
+    alone = smooth()
+    history = fit(alone, tiny(), replace(TINY, epochs=2))
+    state = checkpoint.read(tmp_path / "smooth")
+    for name, value in alone.state_dict().items():
+        assert torch.allclose(state.weights[name], value, atol=1e-5), name
+    assert [row["loss"] for row in state.progress["history"]] == pytest.approx(history.loss, abs=1e-5)
+
+    drawn = [torch.load(tmp_path / f"drawn-{rank}.pt", weights_only=True) for rank in (0, 1)]
+    assert drawn[0].shape == (8, 1000)
+    assert len(torch.cat(drawn).unique()) > 15_900  # of 16,000 with 24 bits: nothing is drawn twice
+    noise = checkpoint.read(tmp_path / "whole").tensors["random/noise"]
+    assert len(noise) == 2
+    assert not torch.equal(noise[0], noise[1])
+    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_compiled(tmp_path):
+    model, plain = smooth(), smooth()
+    fit(model, tiny(20), replace(TINY, epochs=2, compile=True), run_dir=tmp_path)
+    fit(plain, tiny(20), replace(TINY, epochs=2))
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+    assert set(checkpoint.read(tmp_path).weights) == set(model.state_dict())
+    noisy = net()
+    assert fit(noisy, tiny(20), replace(TINY, epochs=10, compile=True)).loss[-1] < 0.6
+
+
 # ------------------------------------------------------------------------- bad input
 
 
@@ -304,7 +380,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
             Poisoned.calls += 1
             return super().__call__(inputs * float("nan") if Poisoned.calls == 7 else inputs, labels, size)
 
-    model = net(unit=lambda i, o: nn.Sequential(nn.Linear(i, o), nn.Tanh()))
+    model = smooth()
     monkeypatch.setattr(training, "Step", Poisoned)
     with pytest.raises(Diverged, match=r"finite, but got others at step 7; the last good state is in "):
         fit(model, tiny(), TINY, run_dir=tmp_path)

@@ -5,6 +5,7 @@ the epoch, generators) is in `_State`, and a checkpoint is all of it; so a run t
 with the same bits as one that was not.
 """
 
+import atexit
 import contextlib
 import copy
 import signal
@@ -337,7 +338,7 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 
 @contextlib.contextmanager
 def _fabric(recipe: Recipe) -> Iterator[Fabric]:
-    """Devices and processes, started; at the end they wait for each other, part, and leave torch's generators alone."""
+    """Devices and processes, started; at the end they wait for each other, and torch's generators are as they were."""
     cuda = torch.cuda.is_available()
     if recipe.accelerator == "cuda" and not cuda:
         raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
@@ -352,6 +353,8 @@ def _fabric(recipe: Recipe) -> Iterator[Fabric]:
         precision=recipe.precision,
     )
     fabric.launch()
+    if recipe.world_size > 1:
+        atexit.register(_part)  # not sooner: a group that is formed again in the same processes meets the old one
     try:
         with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
             yield fabric
@@ -359,9 +362,11 @@ def _fabric(recipe: Recipe) -> Iterator[Fabric]:
     except (Diverged, Interrupted):
         fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
         raise
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+
+
+def _part() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def is_first_process() -> bool:
