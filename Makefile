@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test test-slow test-gpu check clean
+.PHONY: demo test test-slow test-gpu check clean
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -10,6 +10,9 @@ BIN := .venv/bin
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+demo: .venv/installed  ## an NSM learns MNIST and shows what it is sure of
+	@$(BIN)/python -m nsm.demo
 
 test: .venv/installed  ## the test suite, without the slow and the GPU tests
 	$(BIN)/pytest -q

@@ -20,8 +20,8 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["steps", "display", "training"],
-    ["paper", "hardware"],
-    ["cli"],
+    ["evaluation", "paper", "hardware"],
+    ["demo", "cli"],
 ]
 RANK = {name: (row, column) for row, names in enumerate(ORDER) for column, name in enumerate(names)}
 

@@ -27,7 +27,10 @@ def test_a_failed_write_leaves_the_old_record(tmp_path):
 def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    monkeypatch.delenv("NSM_COMMIT", raising=False)
     assert record.commit() is None  # no commit yet
+    monkeypatch.setenv("NSM_COMMIT", "abc")
+    assert record.commit() == "abc"
     (tmp_path / "record.py").write_text("")
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)

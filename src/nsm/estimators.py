@@ -30,7 +30,7 @@ def sgn(u: Tensor) -> Tensor:
     >>> sgn(torch.tensor([-2.0, -0.0, 0.0, 3.0, float("nan")]))
     tensor([-1.,  1.,  1.,  1., nan])
     """
-    return torch.where(u >= 0, 1.0, torch.where(u < 0, -1.0, u))
+    return torch.where(u.isnan(), u, torch.copysign(u.new_ones(()), u + 0.0))  # the sum turns −0 into +0
 
 
 class Estimator(ABC):
@@ -56,7 +56,8 @@ class Probability(Estimator):
 
     def __call__(self, t, u, *, generator=None) -> Tensor:
         """sgn(u) forward, erf(t) backward."""
-        return sgn(u().detach()) + pass_gradient(torch.erf(t))
+        states = sgn(u().detach())
+        return states + pass_gradient(torch.erf(t)) if torch.is_grad_enabled() else states
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def logit_firing_probability(t: Tensor) -> Tensor:
     >>> logit_firing_probability(torch.tensor([0.0, 1.0, 30.0]))
     tensor([  0.0000,   2.4608, 904.6673])
     """
+    t = t.clamp(-1e4, 1e4)  # a unit without variance has t = ±∞, and no gradient
     return _log_firing_probability(t) - _log_firing_probability(-t)
 
 

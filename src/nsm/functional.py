@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nsm.estimators import Estimator, get_estimator, sgn
+from nsm.estimators import Estimator, get_estimator
 from nsm.noise import Noise, standard_normal
 
 Site = Literal["neuron", "synapse"]
@@ -60,8 +60,9 @@ def erf_argument(mean: Tensor, variance: Tensor) -> Tensor:
     E[u] ≥ 0 and −∞ else, with zero gradient.
     """
     certain = variance == 0
-    t = mean * torch.rsqrt(2 * torch.where(certain, 1.0, variance))
-    return torch.where(certain, math.inf * sgn(mean.detach()), t)
+    scale = torch.where(certain, 0.0, torch.rsqrt(2 * torch.where(certain, 1.0, variance)))
+    limit = torch.where(certain, math.inf, 0.0).to(mean.dtype)
+    return mean * scale + torch.copysign(limit, mean.detach() + 0.0)  # the sum turns −0 into +0
 
 
 def firing_probability(t: Tensor) -> Tensor:

@@ -36,7 +36,10 @@ def hardware() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this code runs from, with ``+changes`` if files differ; None outside git."""
+    """The commit of the checkout this code runs from, with ``+changes`` if files differ.
+
+    A copy without its history is told by the variable NSM_COMMIT; without either it is None.
+    """
     here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
@@ -46,7 +49,7 @@ def commit() -> str | None:
     try:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("NSM_COMMIT")
 
 
 def write(path: str | Path, record: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
 
-_ROWS = {"cpu": 2_000, "cuda": 100_000}  # inputs × samples in one pass, at most
+_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
+_BLOCK = {"cpu": 500, "cuda": 10_000}  # inputs whose moments are kept
 _CHUNK = 10
 
 
@@ -176,7 +177,7 @@ def predict(
     tensors = [*model.parameters(), *model.buffers()]
     device = tensors[0].device if tensors else torch.device("cpu")
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
-    block = max(1, _ROWS.get(device.type, _ROWS["cuda"]) // chunk_size)
+    block = _BLOCK.get(device.type, _BLOCK["cuda"])
     parts: list[Prediction] = []
     count = 0
     devices = [device] if device.type == "cuda" else []
@@ -231,22 +232,26 @@ def _passes(
     chunk_size: int,
     stop: Confident | None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each pass: which inputs are in it, their softmax (S, inputs, C), and which samples count (S, inputs)."""
+    """For each chunk: the inputs in it, their softmax (S, inputs, C), and which of these samples count (S, inputs)."""
     moments = first.moments(z) if isinstance(first, NSMLayer) else None
     active = torch.arange(len(z), device=z.device)
     watch = stop.watch(len(z), z.device) if stop else None
     for begin in range(0, num_samples, chunk_size):
         samples = torch.arange(begin, min(begin + chunk_size, num_samples), device=z.device)
-        rows = samples.repeat_interleave(len(active)), (offset + active).repeat(len(samples))
-        with keyed(Keyed(seed, *rows)):
-            states = _first_draw(first, z[active], _take(moments, active, len(z)), len(samples))
-            p = _softmax(_run(after, states)).unflatten(0, (len(samples), len(active)))
+        together = max(1, _ROWS.get(z.device.type, _ROWS["cuda"]) // len(samples))
+        parts = []
+        for some in active.split(together):
+            rows = samples.repeat_interleave(len(some)), (offset + some).repeat(len(samples))
+            with keyed(Keyed(seed, *rows)):
+                states = _first_draw(first, z[some], _take(moments, some, len(z)), len(samples))
+                parts.append(_softmax(_run(after, states)).unflatten(0, (len(samples), len(some))))
+        p = torch.cat(parts, dim=1)
         counted = torch.ones(p.shape[:2], dtype=torch.bool, device=z.device)
         if watch is None:
             yield active, p, counted
             continue
         going = counted[0]
-        for k, votes in enumerate(p.argmax(-1)):  # one that is settled in the middle of a pass has no further samples
+        for k, votes in enumerate(p.argmax(-1)):  # one that is settled in the middle has no further samples
             counted[k] = going
             going = going & ~watch.update(votes, p.shape[-1])
         yield active, p, counted

@@ -1,0 +1,64 @@
+"""Learning digit by digit, each seen once: results/online.json.
+
+    python benchmarks/online.py [OUTPUT]
+
+The NSM, whose learning and inference are one network, beside the same architecture with batch normalisation, both at
+batch size 1. The learning rate of each is the best of a few on the validation digits; the test digits are for the
+final number.
+"""
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nsm import data, record
+from nsm.evaluation import evaluate
+from nsm.networks import build
+from nsm.recipes import MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM, Recipe
+from nsm.training import fit
+
+ROOT = Path(__file__).resolve().parent.parent
+RATES = (1e-4, 3e-4, 1e-3)
+SEEDS = 3  # networks trained together
+
+
+def learn(recipe: Recipe, splits: tuple[str, ...] = ("validation", "test")) -> dict[str, dict]:
+    """Train by one recipe and evaluate on some splits."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(recipe.seed)
+        fit(build(recipe), data.load(recipe.data, recipe.train_split), recipe, run_dir=folder)
+        return {split: evaluate(folder, split=split) for split in splits}
+
+
+def main(output: Path) -> None:
+    """Train with every rate, choose by validation, report the test error of the chosen one."""
+    rows = []
+    for name, recipe in (("bNSM", MNIST_ONLINE), ("batch norm", MNIST_ONLINE_BATCH_NORM)):
+        graph = torch.cuda.is_available()
+        tried = {
+            rate: learn(replace(recipe, lr=rate, seeds=SEEDS, save_every=None, cuda_graph=graph)) for rate in RATES
+        }
+        best = min(tried, key=lambda rate: tried[rate]["validation"]["error"])
+        test = tried[best]["test"]
+        rows.append(
+            {
+                "unit": name,
+                "lr": best,
+                "validation_error_of_each_lr": {
+                    str(rate): found["validation"]["error"] for rate, found in tried.items()
+                },
+                "test_error": test["error"],
+                "standard_error": test["standard_error"],
+                "test_errors": [member["error"] for member in test["members"]],
+                "num_samples": test["num_samples"],
+            }
+        )
+        print(rows[-1], flush=True)
+    record.write(output, {"recipe": MNIST_ONLINE.to_dict(), "seeds": SEEDS, "rows": rows})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results" / "online.json")
