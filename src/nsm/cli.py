@@ -341,7 +341,8 @@ def _trainer(name: str) -> Callable[..., None]:
 def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: bool = False) -> None:
     _find(recipe.data)
     from nsm.data import DataError
-    from nsm.training import Interrupted, is_first_process, train
+    from nsm.processes import Interrupted, is_first_process
+    from nsm.training import train
 
     try:
         with _progress() as progress:
@@ -406,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, IO)
     except ArithmeticError as error:
-        from nsm.steps import Diverged
+        from nsm.processes import Diverged
 
         if not isinstance(error, Diverged):
             raise

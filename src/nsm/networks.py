@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -169,7 +169,7 @@ def build(recipe: Recipe) -> nn.Sequential:
     >>> network[0], network.out
     (Binarize(threshold=0.5), Linear(in_features=512, out_features=26, bias=True))
     """
-    entry, unit = find(recipe.data), UNITS[recipe.unit]
+    entry, unit = find(recipe.data), cast(Callable[..., nn.Module], UNITS[recipe.unit])
     if recipe.unit in NOISY:
         unit = partial(unit, site=recipe.site, draw=recipe.draw)
     channels, size, classes = entry.shape[0], entry.shape[-1], len(entry.classes)
