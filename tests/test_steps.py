@@ -49,7 +49,7 @@ def test_one_step():
     weights = network.weight.detach().clone()
     step(x * float("inf"), y, 5)
     assert torch.equal(network.weight, weights)  # nothing was learned from it
-    with pytest.raises(Diverged, match="at step 2$"):
+    with pytest.raises(Diverged, match=r"at step 2$"):
         step.check(2, None)
 
 

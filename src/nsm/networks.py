@@ -87,10 +87,12 @@ def stnn(layer: Layer) -> nn.Module:
 
 
 def batch_norm(layer: Layer) -> nn.Module:
-    """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights."""
-    convolution = isinstance(layer, nn.Conv2d)
-    norm = nn.BatchNorm2d(layer.out_channels) if convolution else OnlineBatchNorm1d(layer.out_features)
-    return nn.Sequential(layer, norm, Sign(Deterministic()))
+    """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights.
+
+    Running statistics span about 100 inputs when these come one at a time, as a batch of the paper does.
+    """
+    norm = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else OnlineBatchNorm1d
+    return nn.Sequential(layer, norm(len(layer.weight), momentum=0.01), Sign(Deterministic()))
 
 
 UNITS: dict[str, Unit] = {
