@@ -215,7 +215,7 @@ def test_a_start_from_a_trained_deterministic_network(here, tmp_path):
         assert torch.allclose(before, after, atol=1e-9)
     assert torch.allclose(source.get_parameter("out.weight"), model.get_parameter("out.weight"), atol=1e-9)
     digits = library.data.load("mnist", "validation").batch(torch.arange(100))[0].flatten(1)
-    t = model.get_submodule("fc1").erf_argument(digits)  # pyright: ignore[reportCallIssue]
+    t = model.get_submodule("fc1").erf_argument(digits).detach()  # pyright: ignore[reportCallIssue]
     assert float(t.std(0).median()) == pytest.approx(1, abs=0.2)  # and β and b were set from data
     status, _, said = here(*QUICK, *still, "--init-from", tmp_path / "nsm", "--run", tmp_path / "again")
     assert status == 2
