@@ -1,10 +1,12 @@
 """Batches: every input once, in the order that was given, shared among processes."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from nsm.batches import Batches, derive
 from test_training import TINY, Foreign, tiny
@@ -71,6 +73,34 @@ def test_augmentation_fills_with_the_background_and_follows_its_generator():
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.unique().tolist() == [-1.0, 1.0]
+
+
+class Draws(Dataset):
+    """Every input is a random number from one of the three sources that transforms use."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.tensor([float(self.source())]), 0
+
+
+@pytest.mark.parametrize("source", [lambda: torch.rand(()), random.random, np.random.random])
+def test_transforms_depend_on_seed_epoch_and_input_alone(source):
+    def drawn(epoch, **changes):
+        batches = Batches(Draws(source), replace(TINY, **changes), CPU)
+        rest = batches.epoch(epoch, torch.arange(20)[None], changes.get("batch_size", 10) == 5, torch.Generator())
+        return torch.cat([inputs for inputs, _, _ in rest])[-10:]
+
+    base = drawn(0)
+    assert len(base.unique()) == 10
+    for same in (drawn(0), drawn(0, num_workers=2), drawn(0, batch_size=5)):
+        assert torch.equal(base, same)
+    for other in (drawn(1), drawn(0, seed=1)):
+        assert not (base == other).any()
 
 
 def test_loading_draws_nothing_from_the_noise():

@@ -10,6 +10,7 @@ import functools
 import io
 import itertools
 import json as _json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -354,8 +355,8 @@ def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: boo
             raise
         raise UsageError(str(error)) from None
     except Interrupted as cut:
-        place = "" if root is None else f" --root {root}"
-        cut.args = (f"stopped and saved; to go on: nsm resume {run}{place}",)
+        words = ["nsm", "resume", str(run), *([] if root is None else ["--root", str(root)])]
+        cut.args = (f"stopped and saved; to go on: {shlex.join(words)}",)
         raise
     if not is_first_process():
         return
