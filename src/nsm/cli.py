@@ -10,6 +10,7 @@ import functools
 import io
 import itertools
 import json as _json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -319,7 +320,7 @@ def _trainer(name: str) -> Callable[..., None]:
 
     def train(
         recipe: tyro.conf.OmitArgPrefixes[Recipe] = default,
-        run: Folder = None,
+        run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", aliases=["--run-dir"])] = None,
         root: Folder = None,
         json: bool = False,
     ) -> None:
@@ -498,7 +499,8 @@ def _fail(error: object, status: int) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         error = f"{error.strerror}: {error.filename}"  # without the number that only a programmer knows
     text = " ".join(str(error).split()) or type(error).__name__
-    print(f"nsm: {text}", file=sys.stderr)
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":  # of several processes one speaks
+        print(f"nsm: {text}", file=sys.stderr)
     return status
 
 
