@@ -140,8 +140,8 @@ def test_other_architectures_weights_are_refused(tmp_path):
 
 def test_members(tmp_path):
     fit(net(), tiny(), replace(TINY, seeds=2, epochs=1), run_dir=tmp_path)
-    one, other = (nsm.load(tmp_path, member=k, model=net()) for k in (0, 1))
-    assert not torch.equal(one[1].weight, other[1].weight)
+    one, other = (nsm.load(tmp_path, member=k, model=net()).get_submodule("1") for k in (0, 1))
+    assert not torch.equal(one.get_parameter("weight"), other.get_parameter("weight"))
     with pytest.raises(ValueError, match="`member` to be below 2, but got 2"):
         nsm.load(tmp_path, member=2, model=net())
 

@@ -203,3 +203,20 @@ def test_runs_have_folders_of_their_own(here, tmp_path, monkeypatch):
     for name in ("pi-mnist", "pi-mnist-2"):
         assert here(*QUICK, "--epochs", "1")[1].startswith(f"runs/{name}: 1 epochs")
     assert sorted(os.listdir(tmp_path / "runs")) == ["pi-mnist", "pi-mnist-2"]
+
+
+def test_a_start_from_a_trained_deterministic_network(here, tmp_path):
+    trained, still = tmp_path / "dcnn", ["--lr", "1e-12", "--epochs", "1"]
+    assert here(*QUICK, "--unit", "dCNN", "--epochs", "5", "--run", trained)[0] == 0
+    assert here(*QUICK, *still, "--init-from", trained, "--run", tmp_path / "nsm")[0] == 0
+    source, model = library.load(trained), library.load(tmp_path / "nsm")
+    for name in ("fc1", "fc2", "fc3"):
+        before, after = source.get_parameter(f"{name}.0.weight"), model.get_parameter(f"{name}.weight")
+        assert torch.allclose(before, after, atol=1e-9)
+    assert torch.allclose(source.get_parameter("out.weight"), model.get_parameter("out.weight"), atol=1e-9)
+    digits = library.data.load("mnist", "validation").batch(torch.arange(100))[0].flatten(1)
+    t = model.get_submodule("fc1").erf_argument(digits).detach()  # pyright: ignore[reportCallIssue]
+    assert float(t.std(0).median()) == pytest.approx(1, abs=0.2)  # and β and b were set from data
+    status, _, said = here(*QUICK, *still, "--init-from", tmp_path / "nsm", "--run", tmp_path / "again")
+    assert status == 2
+    assert "Expected argument `model` to have a Linear or Conv2d followed by an activation" in said

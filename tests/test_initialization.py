@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from nsm.functional import Draw, Site
-from nsm.initialization import convert, initialize
+from nsm.initialization import convert, initialize, start_from
 from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear
-from nsm.networks import cifar_cnn, gnsm, mnist_cnn, pi_mnist_mlp, relu
+from nsm.networks import bnsm, cifar_cnn, gnsm, mnist_cnn, pi_mnist_mlp, relu
 from nsm.noise import Bernoulli, Gaussian
 
 
@@ -356,3 +356,27 @@ def test_a_converted_network_can_be_trained_on():
         optimizer.step()
     accuracy = (torch.stack([machine(z).softmax(1) for _ in range(20)]).mean(0).argmax(1) == labels).float().mean()
     assert accuracy > 0.95
+
+
+@pytest.mark.parametrize("unit", [bnsm, gnsm])
+@pytest.mark.parametrize("network", [mnist_cnn, cifar_cnn, pi_mnist_mlp])
+def test_start_from_a_trained_network_has_its_pre_activations(network, unit):
+    """t of the first NSM layer on ±1 states is what the trained layer computes, whatever the noise."""
+    torch.manual_seed(0)
+    trained, model = network(relu), network(unit)
+    assert start_from(model, trained) is model
+    layer = next(module for module in model.modules() if isinstance(module, NSMLayer))
+    name = next(name for name, module in model.named_modules() if module is layer)
+    shape = (4, layer.weight.shape[1], 9, 9) if layer.weight.dim() == 4 else (4, layer.weight.shape[1])
+    z = torch.randn(shape).sign()
+    inside = (..., slice(1, -1), slice(1, -1)) if layer.weight.dim() == 4 else (...,)  # borders have another variance
+    expected = trained.get_submodule(f"{name}.0")(z)
+    assert torch.allclose(layer.erf_argument(z)[inside], expected[inside], atol=1e-4)
+    assert torch.equal(model.get_parameter("out.weight"), trained.get_parameter("out.weight"))
+
+
+def test_start_from_another_architecture():
+    with pytest.raises(ValueError, match=r"`trained` to have hidden layers .*300, 784.*, but got .*32, 1"):
+        start_from(pi_mnist_mlp(), mnist_cnn(relu))
+    with pytest.raises(ValueError, match=r"to have out.weight \(10, 300\), but got \(7, 300\)"):
+        start_from(pi_mnist_mlp(), pi_mnist_mlp(relu, classes=7))

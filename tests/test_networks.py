@@ -162,3 +162,17 @@ def test_signs():
         (found,) = torch.autograd.grad(states.sum(), x)
         torch.testing.assert_close(found, slope)
         assert repr(estimator) in repr(Sign(estimator))
+
+
+def test_batch_norm_learns_from_one_input_at_a_time():
+    """Fed one by one, the running statistics come to those of the data, and inputs leave normalised."""
+    torch.manual_seed(0)
+    norm = networks.OnlineBatchNorm1d(3, momentum=0.01)
+    scale, shift = torch.tensor([1.0, 5.0, 0.2]), torch.tensor([0.0, 3.0, -1.0])
+    out = torch.cat([norm(torch.randn(1, 3) * scale + shift) for _ in range(3000)])[500:]
+    assert torch.allclose(norm.running_mean, shift, atol=1.0)
+    assert torch.allclose(out.mean(0), torch.zeros(3), atol=0.1)
+    assert torch.allclose(out.std(0), torch.ones(3), atol=0.15)
+    batch, plain = torch.randn(8, 3), nn.BatchNorm1d(3)
+    assert torch.equal(networks.OnlineBatchNorm1d(3)(batch), plain(batch))
+    assert not networks.batch_norm(nn.Linear(3, 2))(torch.randn(1, 3)).isnan().any()

@@ -80,5 +80,5 @@ def test_names_are_those_of_the_networks():
     for name in get_args(Network):
         data = {"cifar-cnn": "cifar10", "cifar-cnn-plain": "cifar100", "dvs-cnn": "dvsgesture"}.get(name, "mnist")
         assert len(list(networks.build(Recipe(network=name, data=data)).parameters()))
-    site = networks.build(Recipe(network="pi-mnist-mlp", site="synapse", draw="moments")).fc1
-    assert (site.site, site.draw) == ("synapse", "moments")
+    layer = networks.build(Recipe(network="pi-mnist-mlp", site="synapse", draw="moments")).get_submodule("fc1")
+    assert "site='synapse', draw='moments'" in repr(layer)

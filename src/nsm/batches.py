@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils import data
 
 from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
 from nsm.recipes import Recipe
@@ -42,7 +42,7 @@ class Batches:
     def __post_init__(self) -> None:
         """Refuse what has no length, or nothing in it."""
         what = type(self.dataset).__name__
-        if isinstance(self.dataset, IterableDataset) or not (
+        if isinstance(self.dataset, data.IterableDataset) or not (
             isinstance(self.dataset, Sized) and hasattr(self.dataset, "__getitem__")
         ):
             raise TypeError(f"Expected argument `train` to be a data set with a length and indices, but got {what}")
@@ -60,7 +60,9 @@ class Batches:
         n = len(self.dataset)
         return torch.stack([torch.randperm(n, generator=generator) for _ in range(self.recipe.seeds)])
 
-    def epoch(self, number: int, order: Tensor, first: int, generator: Generator) -> Iterator[tuple[Tensor, ...]]:
+    def epoch(
+        self, number: int, order: Tensor, first: int, generator: Generator
+    ) -> Iterator[tuple[Tensor, Tensor, int]]:
         """From batch ``first`` on: inputs, labels, and the number of inputs in the whole batch.
 
         With one seed inputs are (batch, …) and labels (batch,); with several both have the seeds in front.
@@ -85,7 +87,7 @@ class Batches:
             return
         if not shares:
             return
-        loader: DataLoader[Any] = DataLoader(
+        loader = data.DataLoader(
             _Seeded(self.dataset, self.recipe.seed, epoch),
             batch_sampler=[share.flatten().tolist() for share in shares],
             num_workers=self.recipe.num_workers,
@@ -135,7 +137,7 @@ def _leave_signals_to_the_parent(worker: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Seeded:
+class _Seeded(data.Dataset[Any]):
     """A data set whose own random transforms depend on seed, epoch and index alone, not on who loads the input."""
 
     dataset: Any

@@ -10,6 +10,7 @@ import functools
 import io
 import itertools
 import json as _json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -341,7 +342,8 @@ def _trainer(name: str) -> Callable[..., None]:
 def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: bool = False) -> None:
     _find(recipe.data)
     from nsm.data import DataError
-    from nsm.training import Interrupted, is_first_process, train
+    from nsm.processes import Interrupted, is_first_process
+    from nsm.training import train
 
     try:
         with _progress() as progress:
@@ -353,8 +355,8 @@ def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: boo
             raise
         raise UsageError(str(error)) from None
     except Interrupted as cut:
-        place = "" if root is None else f" --root {root}"
-        cut.args = (f"stopped and saved; to go on: nsm resume {run}{place}",)
+        words = ["nsm", "resume", str(run), *([] if root is None else ["--root", str(root)])]
+        cut.args = (f"stopped and saved; to go on: {shlex.join(words)}",)
         raise
     if not is_first_process():
         return
@@ -406,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, IO)
     except ArithmeticError as error:
-        from nsm.steps import Diverged
+        from nsm.processes import Diverged
 
         if not isinstance(error, Diverged):
             raise

@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,10 +87,12 @@ def stnn(layer: Layer) -> nn.Module:
 
 
 def batch_norm(layer: Layer) -> nn.Module:
-    """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights."""
-    convolution = isinstance(layer, nn.Conv2d)
-    norm = nn.BatchNorm2d(layer.out_channels) if convolution else OnlineBatchNorm1d(layer.out_features)
-    return nn.Sequential(layer, norm, Sign(Deterministic()))
+    """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights.
+
+    Running statistics span about 100 inputs when these come one at a time, as a batch of the paper does.
+    """
+    norm = nn.BatchNorm2d if isinstance(layer, nn.Conv2d) else OnlineBatchNorm1d
+    return nn.Sequential(layer, norm(len(layer.weight), momentum=0.01), Sign(Deterministic()))
 
 
 UNITS: dict[str, Unit] = {
@@ -169,7 +171,7 @@ def build(recipe: Recipe) -> nn.Sequential:
     >>> network[0], network.out
     (Binarize(threshold=0.5), Linear(in_features=512, out_features=26, bias=True))
     """
-    entry, unit = find(recipe.data), UNITS[recipe.unit]
+    entry, unit = find(recipe.data), cast(Callable[..., nn.Module], UNITS[recipe.unit])
     if recipe.unit in NOISY:
         unit = partial(unit, site=recipe.site, draw=recipe.draw)
     channels, size, classes = entry.shape[0], entry.shape[-1], len(entry.classes)

@@ -138,7 +138,7 @@ class Recipe:
 NOISY = ("bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "BN")  # units made of NSM layers
 
 
-def _check(name: str, value: Any, hint: Any, least: float | None) -> None:
+def _check(name: str, value: Any, hint: Any, least: Any) -> None:
     """Raise unless ``value`` is of the annotated type, and not below ``least``."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in options:

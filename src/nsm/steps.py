@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
-
-class Diverged(ArithmeticError):
-    """A loss or gradient was not finite."""
+from nsm.processes import Diverged, reduce
 
 
 class Step:
@@ -46,7 +44,7 @@ class Step:
 
     def check(self, step: int, folder: Path | None) -> None:
         """Raise if any step so far was not finite, in any process."""
-        if self.fabric.all_reduce(self.finite.float(), reduce_op="sum") < self.fabric.world_size:
+        if reduce(self.fabric, self.finite.int()) < self.fabric.world_size:
             kept = f"; the last good state is in {folder}" if folder else ""
             raise Diverged(f"Expected loss and gradient to be finite, but got others at step {step}{kept}")
 

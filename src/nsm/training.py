@@ -5,11 +5,8 @@ the epoch, generators) is in `_State`, and a checkpoint is all of it; so a run t
 with the same bits as one that was not.
 """
 
-import atexit
 import contextlib
 import copy
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +15,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Generator, Tensor, nn
 
 from nsm import checkpoint
@@ -30,11 +26,13 @@ from nsm.ensemble import Ensemble
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
 from nsm.networks import build
+from nsm.processes import Interrupted, agree, gather, processes, reduce, signals
 from nsm.recipes import Recipe
 from nsm.sampling import predict
-from nsm.steps import Diverged, GraphedStep, Step
+from nsm.steps import GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
+OWN = ("losses", "random/augment", "random/noise", "random/cuda")  # in a checkpoint, what each process has of its own
 
 
 @dataclass(frozen=True)
@@ -57,19 +55,6 @@ class History:
     def validation_error(self) -> list[float | None]:
         """The fraction of wrong labels on the validation data after every epoch."""
         return [row["validation_error"] for row in self.rows]
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal ended the run after the step at hand, which is saved.
-
-    Attributes:
-        signal: Which signal.
-        run_dir: Where to resume.
-    """
-
-    def __init__(self, number: int, run_dir: Path) -> None:
-        super().__init__(f"{signal.Signals(number).name} ended the run, which is saved in {run_dir}")
-        self.signal, self.run_dir = number, run_dir
 
 
 def fit(
@@ -109,13 +94,13 @@ def fit(
         True
     """
     with contextlib.ExitStack() as stack:
-        fabric = stack.enter_context(_fabric(recipe))
+        fabric = stack.enter_context(processes(recipe))
         root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
         batches = Batches(train, recipe, fabric.device, *ranks)
         held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
         batches.check(model.to(fabric.device))
         folder = _open(stack, fabric, run_dir)
-        signals = stack.enter_context(_signals(folder))
+        came = stack.enter_context(signals(folder))
         state = _State(model, batches, recipe, fabric)
         if folder and resume and (folder / checkpoint.CHECKPOINT).exists():
             state.restore(checkpoint.read(folder), folder)
@@ -135,7 +120,7 @@ def fit(
                 state.batch, state.step = state.batch + 1, state.step + 1
                 show(state.step, losses, state.history)
                 save = recipe.save_every is not None and state.step % recipe.save_every == 0
-                number = _agree(fabric, signals)
+                number = agree(fabric, came)
                 if step.synchronous or save or number or state.batch == len(batches):
                     step.check(state.step, folder)
                 if (save or number) and folder:
@@ -232,6 +217,8 @@ class _State:
             )
         self._assemble(self._members())
         tensors, rank = saved.tensors, self.fabric.global_rank
+        # copies, since a generator reads the memory of its state from the start, whatever part of it a view shows
+        own = {name: value[rank].clone() for name, value in tensors.items() if name in OWN}
         self.network.load_state_dict({n[6:]: value for n, value in tensors.items() if n.startswith("model/")})
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
@@ -241,13 +228,13 @@ class _State:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
         self.epoch, self.batch, self.step = (saved.progress[key] for key in ("epoch", "batch", "step"))
         self.history = list(saved.progress["history"])
-        self.losses.copy_(tensors["losses"][rank])
+        self.losses.copy_(own["losses"])
         self.order_before = tensors["random/order"]
         self.order.set_state(self.order_before)
-        self.augment.set_state(tensors["random/augment"][rank])
-        torch.set_rng_state(tensors["random/noise"][rank])
-        if "random/cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random/cuda"][rank], self.fabric.device)
+        self.augment.set_state(own["random/augment"])
+        torch.set_rng_state(own["random/noise"])
+        if "random/cuda" in own:
+            torch.cuda.set_rng_state(own["random/cuda"], self.fabric.device)
 
     def save(self, folder: Path) -> None:
         """Make this the run's checkpoint; every process takes part, the first writes."""
@@ -257,7 +244,7 @@ class _State:
         own = {"losses": self.losses, "random/augment": self.augment.get_state(), "random/noise": torch.get_rng_state()}
         if self.fabric.device.type == "cuda":
             own["random/cuda"] = torch.cuda.get_rng_state(self.fabric.device)
-        tensors |= {name: _gather(self.fabric, value) for name, value in own.items()}
+        tensors |= {name: gather(self.fabric, value) for name, value in own.items()}
         tensors["random/order"] = self.order_before
         place = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "samples": len(self.batches.dataset)}
         if self.fabric.global_rank == 0:
@@ -266,7 +253,7 @@ class _State:
 
     def measure(self, held_out: Batches | None) -> dict[str, Any]:
         """What there is to say of an epoch that is over."""
-        losses = (_sum(self.fabric, self.losses) / len(self.batches) / self.fabric.world_size).tolist()
+        losses = (reduce(self.fabric, self.losses) / len(self.batches) / self.fabric.world_size).tolist()
         row: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.step, "loss": sum(losses) / len(losses)}
         row["validation_error"] = errors = None
         if held_out is not None:
@@ -336,44 +323,6 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 # ------------------------------------------------------------------------- around the loop
 
 
-@contextlib.contextmanager
-def _fabric(recipe: Recipe) -> Iterator[Fabric]:
-    """Devices and processes, started; at the end they wait for each other, and torch's generators are as they were."""
-    cuda = torch.cuda.is_available()
-    if recipe.accelerator == "cuda" and not cuda:
-        raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
-    if recipe.cuda_graph and (not cuda or recipe.accelerator == "cpu"):
-        raise ValueError("Expected argument `cuda_graph` to be False on the CPU, but got True")
-    accelerator = ("cuda" if cuda else "cpu") if recipe.accelerator == "auto" else recipe.accelerator
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=recipe.devices,
-        num_nodes=recipe.num_nodes,
-        strategy="ddp" if recipe.world_size > 1 else "auto",
-        precision=recipe.precision,
-    )
-    fabric.launch()
-    if recipe.world_size > 1:
-        atexit.register(_part)  # not sooner: a group that is formed again in the same processes meets the old one
-    try:
-        with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
-            yield fabric
-            fabric.barrier()
-    except (Diverged, Interrupted):
-        fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
-        raise
-
-
-def _part() -> None:
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def is_first_process() -> bool:
-    """Whether this process is the one that speaks for all."""
-    return getattr(rank_zero_only, "rank", 0) == 0
-
-
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
     """The run's folder, held by the first process; where it cannot have it, every process ends."""
     problem = None
@@ -386,49 +335,6 @@ def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | Non
     if problem is not None:
         raise problem
     return None if run_dir is None else Path(fabric.broadcast(str(run_dir)))
-
-
-@contextlib.contextmanager
-def _signals(folder: Path | None) -> Iterator[list[int]]:
-    """The signals that came, where the run can be saved; a second one acts at once, as it would have without us."""
-    came: list[int] = []
-    if folder is None or threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-    numbers = signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(number) for number in numbers]
-
-    def restore() -> None:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-    def note(number: int, _: object) -> None:
-        came.append(number)
-        restore()
-
-    for number in numbers:
-        signal.signal(number, note)
-    try:
-        yield came
-    finally:
-        restore()
-
-
-def _agree(fabric: Fabric, came: list[int]) -> int:
-    """The signal that came, or 0; processes end together, so the first that has one tells the others."""
-    number = came[0] if came else 0
-    if fabric.world_size == 1:
-        return number
-    return int(fabric.all_reduce(torch.tensor(float(number), device=fabric.device), reduce_op="max"))
-
-
-def _sum(fabric: Fabric, value: Tensor) -> Tensor:
-    return value if fabric.world_size == 1 else fabric.all_reduce(value, reduce_op="sum")
-
-
-def _gather(fabric: Fabric, value: Tensor) -> Tensor:
-    """The values of all processes, (processes, …), on the CPU."""
-    return value[None] if fabric.world_size == 1 else fabric.all_gather(value.to(fabric.device)).cpu()
 
 
 def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> float:
@@ -444,7 +350,7 @@ def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> flo
     with fabric.autocast():
         prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
     wrong = (prediction.label != torch.cat(labels)).sum()
-    return float(_sum(fabric, wrong)) / len(data.dataset)
+    return float(reduce(fabric, wrong)) / len(data.dataset)
 
 
 def _draw_anew(model: nn.Module) -> None:

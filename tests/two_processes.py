@@ -1,6 +1,6 @@
 """What each of several processes does in tests/test_training.py; started by torch's own launcher.
 
-torchrun --nproc-per-node 2 tests/processes.py FOLDER
+torchrun --nproc-per-node 2 tests/two_processes.py FOLDER
 """
 
 import atexit
@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from nsm import training
+from nsm.processes import Interrupted
 from nsm.steps import Step
-from nsm.training import Interrupted, fit
+from nsm.training import fit
 from test_training import TINY, net, smooth, tiny
 
 TWO = replace(TINY, devices=2, epochs=2, save_every=3)

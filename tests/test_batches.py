@@ -1,0 +1,125 @@
+"""Batches: every input once, in the order that was given, shared among processes."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from nsm.batches import Batches, derive
+from test_training import TINY, Foreign, tiny
+
+CPU = torch.device("cpu")
+RAW = TensorDataset(torch.arange(23.0)[:, None, None, None].expand(23, 1, 8, 8), torch.arange(23))
+
+
+def labels_of(batches, order, first=0):
+    return [labels for _, labels, _ in batches.epoch(0, order, first, torch.Generator().manual_seed(0))]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_is_its_order(workers):
+    batches = Batches(RAW, replace(TINY, num_workers=workers), CPU)
+    order = batches.order(torch.Generator().manual_seed(0))
+    assert order.shape == (1, 23)
+    assert torch.equal(torch.cat(labels_of(batches, order)), order[0])
+    assert [len(labels) for labels in labels_of(batches, order)] == [10, 10, 3]
+    assert len(batches) == 3
+    assert torch.equal(torch.cat(labels_of(batches, order, first=1)), order[0, 10:])
+    assert labels_of(batches, order, first=3) == []
+
+
+def test_processes_share_each_batch():
+    order = Batches(RAW, TINY, CPU).order(torch.Generator().manual_seed(0))
+    parts = [labels_of(Batches(RAW, TINY, CPU, rank, 3), order) for rank in range(3)]
+    for k, together in enumerate(zip(*parts, strict=True)):
+        assert sorted(torch.cat(together).tolist()) == sorted(order[0, 10 * k : 10 * k + 10].tolist())
+    sizes = [size for _, _, size in Batches(RAW, TINY, CPU, 0, 3).epoch(0, order, 0, torch.Generator())]
+    assert sizes == [10, 10, 3]
+    seen = torch.cat([labels for rank in range(3) for _, labels in Batches(RAW, TINY, CPU, rank, 3).all()])
+    assert sorted(seen.tolist()) == list(range(23))
+
+
+def test_each_seed_has_an_order_of_its_own():
+    batches = Batches(RAW, replace(TINY, seeds=3), CPU)
+    order = batches.order(torch.Generator().manual_seed(0))
+    assert order.shape == (3, 23)
+    assert len(order.unique(dim=0)) == 3
+    inputs, labels, _ = next(batches.epoch(0, order, 0, torch.Generator()))
+    assert inputs.shape == (3, 10, 1, 8, 8)
+    assert torch.equal(labels, order[:, :10])
+    assert torch.equal(inputs[:, :, 0, 0, 0], labels.float())
+
+
+def test_own_data_sets_and_foreign_ones_give_the_same():
+    own = tiny(23)
+    foreign = TensorDataset(own.inputs, own.labels)
+    order = Batches(own, TINY, CPU).order(torch.Generator().manual_seed(0))
+    for one, other in zip(
+        Batches(own, TINY, CPU).epoch(0, order, 0, torch.Generator()),
+        Batches(foreign, TINY, CPU).epoch(0, order, 0, torch.Generator()),
+        strict=True,
+    ):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+def test_augmentation_fills_with_the_background_and_follows_its_generator():
+    batches = Batches(tiny(23), replace(TINY, augmentation="crop-flip"), CPU)
+    order = torch.arange(23)[None]
+    one, again, other = (next(batches.epoch(0, order, 0, torch.Generator().manual_seed(s)))[0] for s in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert one.unique().tolist() == [-1.0, 1.0]
+
+
+class Draws(Dataset):
+    """Every input is a random number from one of the three sources that transforms use."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.tensor([float(self.source())]), 0
+
+
+@pytest.mark.parametrize("source", [lambda: torch.rand(()), random.random, np.random.random])
+def test_transforms_depend_on_seed_epoch_and_input_alone(source):
+    def drawn(epoch, **changes):
+        batches = Batches(Draws(source), replace(TINY, **changes), CPU)
+        rest = batches.epoch(epoch, torch.arange(20)[None], changes.get("batch_size", 10) == 5, torch.Generator())
+        return torch.cat([inputs for inputs, _, _ in rest])[-10:]
+
+    base = drawn(0)
+    assert len(base.unique()) == 10
+    for same in (drawn(0), drawn(0, num_workers=2), drawn(0, batch_size=5)):
+        assert torch.equal(base, same)
+    for other in (drawn(1), drawn(0, seed=1)):
+        assert not (base == other).any()
+
+
+def test_loading_draws_nothing_from_the_noise():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    batches = Batches(Foreign(), TINY, CPU)
+    list(batches.epoch(0, torch.arange(23)[None], 0, torch.Generator()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_has_no_length_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(1), 0
+
+    with pytest.raises(TypeError, match="with a length and indices, but got Stream"):
+        Batches(Stream(), TINY, CPU)
+
+
+def test_derived_seeds_differ():
+    seeds = {derive(seed, purpose, k) for seed in range(10) for purpose in ("noise", "order") for k in range(10)}
+    assert len({seed % 2**32 for seed in seeds}) == 200
