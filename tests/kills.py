@@ -22,7 +22,7 @@ RECIPE = replace(TINY, epochs=40, save_every=1, augmentation="shift")  # 160 ste
 
 
 def life(folder: Path) -> None:
-    fit(net(), tiny(), RECIPE, validation=tiny(9), run_dir=folder, resume=True)
+    fit(net(), tiny(), RECIPE, validation=tiny(9), run_dir=folder, resume=(folder / checkpoint.RUN).exists())
 
 
 def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:

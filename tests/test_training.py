@@ -428,6 +428,11 @@ def test_bad_data():
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             fit(net(), data, TINY)
+    for changes, resume in (({}, True), ({"tensorboard": True}, False)):
+        with pytest.raises(ValueError, match=r"`run_dir` to be a folder beside \w+=True, but got None"):
+            fit(net(), tiny(), replace(TINY, **changes), resume=resume)
+    with pytest.raises(FileNotFoundError, match=r"Expected .*nowhere to hold a run, but got no run\.json there"):
+        fit(net(), tiny(), TINY, run_dir="nowhere", resume=True)
     with pytest.raises(ValueError, match="`cuda_graph` to be False on the CPU"):
         fit(net(), tiny(), replace(TINY, cuda_graph=True))
     if not torch.cuda.is_available():

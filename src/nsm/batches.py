@@ -68,6 +68,8 @@ class Batches:
         With one seed inputs are (batch, …) and labels (batch,); with several both have the seeds in front.
         """
         size, several = self.recipe.batch_size, self.recipe.seeds > 1
+        if isinstance(self.dataset, Dataset):
+            order = order.to(self.device)  # once, rather than a piece of it in every step
         chunks = [order[:, k * size : (k + 1) * size] for k in range(first, len(self))]
         shares = [chunk[:, self.rank :: self.world_size] for chunk in chunks]  # (seeds, batch of this process)
         for chunk, share, (inputs, labels) in zip(chunks, shares, self._read(number, shares), strict=True):
@@ -83,7 +85,7 @@ class Batches:
     def _read(self, epoch: int, shares: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         if isinstance(self.dataset, Dataset):
             for share in shares:
-                yield self.dataset.batch(share.flatten().to(self.device, non_blocking=True))
+                yield self.dataset.batch(share.flatten().to(self.device))
             return
         if not shares:
             return

@@ -93,6 +93,11 @@ def fit(
         >>> history.loss[-1] < history.loss[0]
         True
     """
+    for name, asked in (("resume", resume), ("tensorboard", recipe.tensorboard)):
+        if asked and run_dir is None:
+            raise ValueError(f"Expected argument `run_dir` to be a folder beside {name}=True, but got None")
+    if resume:
+        checkpoint.read_recipe(run_dir or "")  # raises where there is no run
     with contextlib.ExitStack() as stack:
         fabric = stack.enter_context(processes(recipe))
         root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
