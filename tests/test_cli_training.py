@@ -220,3 +220,12 @@ def test_a_start_from_a_trained_deterministic_network(here, tmp_path):
     status, _, said = here(*QUICK, *still, "--init-from", tmp_path / "nsm", "--run", tmp_path / "again")
     assert status == 2
     assert "Expected argument `model` to have a Linear or Conv2d followed by an activation" in said
+
+
+def test_two_processes_speak_with_one_voice(tmp_path):
+    arguments = [*QUICK, "--epochs", "1", "--devices", "2", "--run-dir", str(tmp_path / "run")]
+    done = nsm(*arguments, **ONE_CORE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert len(checkpoint.read(tmp_path / "run").tensors["random/noise"]) == 2
+    assert "to hold no run, but got one" in fails(4, *arguments, **ONE_CORE)

@@ -5,6 +5,7 @@ import difflib
 import functools
 import io
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -114,7 +115,8 @@ def _fail(error: object, status: int) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         error = f"{error.strerror}: {error.filename}"  # without the number that only a programmer knows
     text = " ".join(str(error).split()) or type(error).__name__
-    print(f"nsm: {text}", file=sys.stderr)
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":  # of several processes one speaks
+        print(f"nsm: {text}", file=sys.stderr)
     return status
 
 

@@ -316,7 +316,7 @@ def _trainer(name: str) -> Callable[..., None]:
 
     def train(
         recipe: tyro.conf.OmitArgPrefixes[Recipe] = default,
-        run: Folder = None,
+        run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", aliases=["--run-dir"])] = None,
         root: Folder = None,
         json: bool = False,
     ) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nsm import checkpoint, data
-from nsm.evaluation import evaluate, save_figure
+from nsm.display import save_figure
+from nsm.evaluation import evaluate
 from nsm.processes import Interrupted
 from nsm.recipes import MNIST_QUICK
 from nsm.sampling import Confident, Prediction, predict

@@ -5,9 +5,10 @@ Devices, precision and processes are lightning-fabric's; here is what a training
 
 import atexit
 import contextlib
+import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +45,7 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
         raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
     if recipe.cuda_graph and (not cuda or recipe.accelerator == "cpu"):
         raise ValueError("Expected argument `cuda_graph` to be False on the CPU, but got True")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it has nothing to say that a run does not show
     accelerator = ("cuda" if cuda else "cpu") if recipe.accelerator == "auto" else recipe.accelerator
     fabric = Fabric(
         accelerator=accelerator,
@@ -67,6 +69,19 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
 def _part() -> None:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def on_first(fabric: Fabric, do: Callable[[], object]) -> None:
+    """Let the first process do something for all; where it fails, it fails in all of them."""
+    problem: Exception | None = None
+    if fabric.global_rank == 0:
+        try:
+            do()
+        except (OSError, ValueError) as error:
+            problem = error
+    problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise problem
 
 
 def is_first_process() -> bool:

@@ -26,7 +26,7 @@ from nsm.ensemble import Ensemble
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
 from nsm.networks import build
-from nsm.processes import Interrupted, agree, gather, processes, reduce, signals
+from nsm.processes import Interrupted, agree, gather, on_first, processes, reduce, signals
 from nsm.recipes import Recipe
 from nsm.sampling import predict
 from nsm.steps import GraphedStep, Step
@@ -181,9 +181,8 @@ class _State:
     def begin(self, folder: Path | None) -> None:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
         recipe, device = self.recipe, self.fabric.device
-        if folder and self.fabric.global_rank == 0:
-            checkpoint.begin(folder, recipe, repr(self.model))
-        self.fabric.barrier()
+        if folder:
+            on_first(self.fabric, lambda: checkpoint.begin(folder, recipe, repr(self.model)))
         members = self._members()
         trained = checkpoint.load(recipe.init_from) if recipe.init_from else None
         for k, member in enumerate(members):
@@ -247,9 +246,7 @@ class _State:
         tensors |= {name: gather(self.fabric, value) for name, value in own.items()}
         tensors["random/order"] = self.order_before
         place = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "samples": len(self.batches.dataset)}
-        if self.fabric.global_rank == 0:
-            checkpoint.save(folder, tensors, {**place, "history": self.history})
-        self.fabric.barrier()
+        on_first(self.fabric, lambda: checkpoint.save(folder, tensors, {**place, "history": self.history}))
 
     def measure(self, held_out: Batches | None) -> dict[str, Any]:
         """What there is to say of an epoch that is over."""
@@ -325,15 +322,8 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
     """The run's folder, held by the first process; where it cannot have it, every process ends."""
-    problem = None
-    if run_dir is not None and fabric.global_rank == 0:
-        try:
-            stack.enter_context(checkpoint.locked(run_dir))
-        except OSError as error:
-            problem = error
-    problem = fabric.broadcast(problem)
-    if problem is not None:
-        raise problem
+    if run_dir is not None:
+        on_first(fabric, lambda: stack.enter_context(checkpoint.locked(run_dir)))
     return None if run_dir is None else Path(fabric.broadcast(str(run_dir)))
 
 
