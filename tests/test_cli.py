@@ -274,3 +274,33 @@ def test_a_reader_that_goes_away():
     command = f"{sys.executable} -m nsm.cli data list --json | true"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("nsm tr", "train"),
+        ("nsm data sh", "show"),
+        ("nsm train mnist-c", "mnist-cnn"),
+        ("nsm train mnist-cnn --epochs 3 --bat", "--batch-size"),
+        ("nsm evaluate runs/x --num", "--num-samples"),
+        ("nsm data show mnist --cou", "--count"),
+    ],
+)
+def test_the_shell_completes(typed, expected):
+    script = subprocess.run(
+        [sys.executable, "-m", "nsm.cli", "completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    ).stdout
+    words = typed.split()
+    ask = f'{script}\nCOMP_WORDS=({typed})\nCOMP_CWORD={len(words) - 1}\n_nsm\necho "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected]
+
+
+def test_completion_for_zsh_starts_with_its_bridge(capsys):
+    assert cli.main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out.startswith("autoload -U +X bashcompinit && bashcompinit")

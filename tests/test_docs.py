@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 
 import pytest
@@ -13,21 +14,20 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 core = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "core.py")))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXAMPLES = [
-    (page, number, code)
-    for page in PAGES
-    for number, code in enumerate(re.findall(r"^```python\n(?!>>>)(.*?)^```", page.read_text(), re.S | re.M), 1)
-]
 
 
-@pytest.mark.parametrize(
-    ("page", "code"),
-    [pytest.param(page, code, id=f"{page.relative_to(ROOT)}-{number}") for page, number, code in EXAMPLES],
-)
-def test_examples_run(page, code, tmp_path, monkeypatch):
+def examples(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(?!>>>)(.*?)^```", page.read_text(), re.S | re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_run(page, tmp_path, monkeypatch):
+    """One after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+    names = {"__name__": "__main__"}
+    for code in examples(page):
+        exec(compile(code, str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -38,7 +38,7 @@ def test_interactive_examples_print_what_they_say(page, tmp_path, monkeypatch):
 
 
 def test_the_quick_start_is_short_and_its_loop_learns(capsys):
-    start, loop = (code for page, _, code in EXAMPLES if page.name == "README.md")
+    start, loop, _ = examples(ROOT / "README.md")
     assert len([line for line in start.splitlines() if line.strip()]) <= 15
     assert len([line for line in loop.splitlines() if line.strip()]) <= 30
     exec(loop, {})
@@ -61,6 +61,22 @@ def test_the_record_of_the_law_can_be_made_again():
     made = core.distances(fan_ins=(8, 12))
     for old, new in zip(record["distances"][: len(made)], made, strict=True):
         assert new == pytest.approx(old, rel=1e-9)
+
+
+def test_figures_of_the_readme_are_the_records():
+    readme = (ROOT / "README.md").read_text()
+    early, online, framing = (
+        json.loads((ROOT / "results" / name).read_text())["rows"]
+        for name in ("early-stopping.json", "online.json", "bench-data.json")
+    )
+    assert f"{100 * mean(row['test_error_100_samples'] for row in early):.2f} % (mean of three noise seeds)" in readme
+    for error in (1e-2, 1e-3):
+        rows = [row for row in early if row["error"] == error]
+        samples, same = mean(row["mean_samples"] for row in rows), mean(row["same_label"] for row in rows)
+        assert f"{samples:.1f} on average, the label of 100 samples on {100 * same:.3f} % of digits" in readme
+    for row in online:
+        assert f"{100 * row['test_error']:.2f} ± {100 * row['standard_error']:.2f} % (3 seeds)" in readme
+    assert f"{next(row['ratio'] for row in framing if 'ratio' in row):.1f} times faster" in readme
 
 
 def test_links_between_pages_lead_somewhere():

@@ -11,9 +11,10 @@ from PIL import Image
 
 from nsm import checkpoint, cli, data, demo, evaluation, metrics
 from nsm.networks import build
+from nsm.processes import Interrupted
 from nsm.recipes import PI_MNIST, Recipe
 from nsm.sampling import Confident, predict
-from nsm.training import Interrupted, fit
+from nsm.training import fit
 
 RECIPE = replace(PI_MNIST, epochs=1, lr=1e-3, accelerator="cpu", num_samples=2)
 

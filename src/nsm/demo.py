@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from nsm import checkpoint, data
-from nsm.evaluation import evaluate, save_figure
+from nsm.display import save_figure
+from nsm.evaluation import evaluate
+from nsm.processes import Interrupted
 from nsm.recipes import MNIST_QUICK
 from nsm.sampling import Confident, Prediction, predict
-from nsm.training import Interrupted, train
+from nsm.training import train
 
 FOLDER = Path("runs/demo")
 ANGLES = torch.linspace(0, 180, 13)
@@ -58,7 +60,8 @@ def draw(
     found = predict(network, inputs, 100, seed=0)
     doubtful = found.entropy.argsort(descending=True)[:6]
     figure = Figure(figsize=(13, 9), layout="constrained")
-    above, middle, below = figure.subfigures(3, 1, height_ratios=(1, 1.7, 1))
+    rows_of: Any = figure.subfigures(3, 1, height_ratios=(1, 1.7, 1))
+    above, middle, below = rows_of
     _draw_curve(above, rows, result)
     axes = middle.subplots(3, 12, height_ratios=(1, 1, 1.2), squeeze=False)
     middle.suptitle(

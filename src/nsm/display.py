@@ -84,6 +84,16 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         right.set(ylim=(0, None))
         right.set_ylabel("validation error (%)", color="tab:blue")
         right.set_title(f"validation error {errors[-1]:.2f} % after {epochs[-1]} epochs")
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=150)
-    temporary.replace(path)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: str | Path) -> list[Path]:
+    """Write a figure as PNG, and as SVG beside it, each whole or not at all; returns both paths."""
+    written = []
+    for suffix in (".png", ".svg"):
+        target = Path(path).with_suffix(suffix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.tmp")
+        figure.savefig(temporary, format=suffix[1:], dpi=150)
+        written.append(temporary.replace(target))
+    return written

@@ -11,6 +11,7 @@ from torch import Tensor
 from nsm import checkpoint, data, metrics
 from nsm.data.catalogue import find
 from nsm.data.pictures import read_pictures
+from nsm.display import save_figure
 from nsm.sampling import Confident, Prediction, predict
 
 _BLOCK = 1000  # inputs decoded at a time
@@ -116,18 +117,6 @@ def reliability_diagram(evaluation: dict[str, Any], path: str | Path) -> list[Pa
     below.bar(left, count, width, align="edge", color="tab:gray", edgecolor="white")
     below.set(xlabel="confidence", ylabel="inputs", xlim=(0, 1), yscale="log")
     return save_figure(figure, path)
-
-
-def save_figure(figure: Any, path: str | Path) -> list[Path]:
-    """Write a figure as PNG, and as SVG beside it, each whole or not at all."""
-    written = []
-    for suffix in (".png", ".svg"):
-        target = Path(path).with_suffix(suffix)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.tmp")
-        figure.savefig(temporary, format=suffix[1:], dpi=150)
-        written.append(temporary.replace(target))
-    return written
 
 
 def _measure(found: Prediction, dataset: data.Dataset) -> dict[str, float]:
