@@ -71,4 +71,4 @@ def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
 def test_the_curve_without_validation(tmp_path):
     plot([{"epoch": 1, "loss": 0.5, "validation_error": None}], tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.png", "curve.svg"]

@@ -111,9 +111,9 @@ def test_it_learns_and_says_what_it_saw(tmp_path):
     assert wrong < 0.2
     files = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert [name for name in files if not name.startswith("state-")] == [
-        "checkpoint.json", "learning-curve.png", "lock", "metrics.jsonl", "run.json",
+        "checkpoint.json", "learning-curve.png", "learning-curve.svg", "lock", "metrics.jsonl", "run.json",
     ]  # fmt: skip
-    assert len(files) == 6
+    assert len(files) == 7
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == list(history.rows)
     assert (tmp_path / "run" / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
