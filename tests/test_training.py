@@ -286,7 +286,10 @@ def test_a_finished_run_has_nothing_to_resume(tmp_path):
 
 def test_a_run_cut_before_its_first_checkpoint_begins_again(tmp_path):
     fit(net(), tiny(), TINY, run_dir=tmp_path / "whole")
-    checkpoint.begin((tmp_path / "cut", (tmp_path / "cut").mkdir())[0], TINY, repr(net()))
+    (tmp_path / "cut").mkdir()
+    checkpoint.begin(tmp_path / "cut", TINY, repr(net()))
+    with pytest.raises(ValueError, match=r"with lr=0\.01, but got 0\.02"):
+        fit(net(), tiny(), replace(TINY, lr=2e-2), run_dir=tmp_path / "cut", resume=True)
     fit(net(), tiny(), TINY, run_dir=tmp_path / "cut", resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
 

@@ -96,8 +96,8 @@ def fit(
     for name, asked in (("resume", resume), ("tensorboard", recipe.tensorboard)):
         if asked and run_dir is None:
             raise ValueError(f"Expected argument `run_dir` to be a folder beside {name}=True, but got None")
-    if resume:
-        checkpoint.read_recipe(run_dir or "")  # raises where there is no run
+    if resume and run_dir is not None:
+        _check_recipe(recipe, run_dir)
     with contextlib.ExitStack() as stack:
         fabric = stack.enter_context(processes(recipe))
         root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
@@ -206,13 +206,6 @@ class _State:
 
     def restore(self, saved: Checkpoint, folder: Path) -> None:
         """The state of a checkpoint."""
-        given, known = self.recipe.to_dict(), saved.recipe.to_dict()
-        for name in given:
-            if given[name] != known[name]:
-                raise ValueError(
-                    f"Expected argument `recipe` to be that of {folder}, with {name}={known[name]!r}, "
-                    f"but got {given[name]!r}"
-                )
         checkpoint.check_architecture(saved, self.model, folder)
         if saved.progress["samples"] != len(self.batches.dataset):
             raise CheckpointError(
@@ -323,6 +316,17 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
 
 
 # ------------------------------------------------------------------------- around the loop
+
+
+def _check_recipe(recipe: Recipe, run_dir: str | Path) -> None:
+    """Raise unless the run there was started with this recipe."""
+    given, known = recipe.to_dict(), checkpoint.read_recipe(run_dir).to_dict()
+    for name in given:
+        if given[name] != known[name]:
+            raise ValueError(
+                f"Expected argument `recipe` to be that of {run_dir}, with {name}={known[name]!r}, "
+                f"but got {given[name]!r}"
+            )
 
 
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:
