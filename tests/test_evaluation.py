@@ -13,7 +13,7 @@ from nsm import checkpoint, cli, data, demo, evaluation, metrics
 from nsm.networks import build
 from nsm.processes import Interrupted
 from nsm.recipes import PI_MNIST, Recipe
-from nsm.sampling import Confident, predict
+from nsm.sampling import Confident, Prediction, predict
 from nsm.training import fit
 
 RECIPE = replace(PI_MNIST, epochs=1, lr=1e-3, accelerator="cpu", num_samples=2)
@@ -69,7 +69,7 @@ def test_windows_of_a_recording_are_averaged():
         recordings=torch.tensor([3, 3, 5, 9]),
     )  # fmt: skip
     one = torch.ones(4)
-    row = evaluation._measure(evaluation.Prediction(p, p.long(), one, one.long()), windows)
+    row = evaluation._measure(Prediction(p, p.long(), one, one.long()), windows)
     assert row["error"] == 0.5
     assert row["error_per_recording"] == pytest.approx(1 / 3)
 

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import nsm
 from nsm import checkpoint, training
+from nsm.batches import Batches
 from nsm.data.dataset import Dataset
 from nsm.processes import Diverged, Interrupted
 from nsm.recipes import Recipe
@@ -230,7 +231,7 @@ def test_workers_load_what_one_process_loads(tmp_path):
         fit(net(), Foreign(), replace(TINY, epochs=1, num_workers=workers), run_dir=tmp_path / str(workers))
     one, other = (outcome(tmp_path / str(workers))[0] for workers in (0, 2))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    batches = training.Batches(Foreign(), TINY, torch.device("cpu"))
+    batches = Batches(Foreign(), TINY, torch.device("cpu"))
     order, generator = torch.arange(23)[None], torch.Generator()
     first, again, second = (next(batches.epoch(epoch, order, 0, generator))[0] for epoch in (0, 0, 1))
     assert torch.equal(first, again)

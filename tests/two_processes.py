@@ -10,6 +10,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -53,10 +54,11 @@ def main(folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().__call__(*arguments)
 
-    before, training.Step = training.Step, Cut
+    patched: Any = training
+    patched.Step = Cut
     with contextlib.suppress(Interrupted):
         fit(nn.Sequential(Probe(), *net()), tiny(), TWO, validation=tiny(9), run_dir=folder / "cut")
-    training.Step = before
+    patched.Step = Step
     assert Cut.calls == 6
     fit(nn.Sequential(Probe(), *net()), tiny(), TWO, validation=tiny(9), run_dir=folder / "cut", resume=True)
     assert torch.distributed.is_initialized()
