@@ -27,7 +27,10 @@ def life(folder: Path) -> None:
 
 def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:
     """Kill runs ``kills`` times in all, and let each come to its end; raises if anything was lost."""
-    whole, moments, fork = work / "whole", random.Random(seed), multiprocessing.get_context("fork")
+    whole, moments = work / "whole", random.Random(seed)
+    # Forked from a process that has loaded torch but not used it: a copy of OpenMP's threads would hang.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["kills"])
     life(whole)
     counts = {"kills": 0, "in the middle of a write": 0, "before the first checkpoint": 0, "runs": 0, "steps": 0}
     while counts["kills"] < kills:
@@ -35,7 +38,7 @@ def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:
         shutil.rmtree(folder, ignore_errors=True)
         ended, step = False, 0
         while not ended:
-            process = fork.Process(target=life, args=(folder,))
+            process = server.Process(target=life, args=(folder,))
             process.start()
             if counts["kills"] < kills:
                 process.join(moments.uniform(0, 0.6))
@@ -63,6 +66,8 @@ def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    from kills import kill_and_resume  # under its own name, so that a process can find it
+
     with tempfile.TemporaryDirectory() as work:
         begin = time.perf_counter()
         counts = kill_and_resume(int(sys.argv[1]), Path(work))
