@@ -5,12 +5,10 @@ and name it in `COMMANDS`; a dict there is a group of commands.
 """
 
 import contextlib
-import inspect
 import itertools
 import json as _json
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -380,32 +378,9 @@ def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = 
     Args:
         shell: bash or zsh.
     """
-    cases = "\n".join(f'        {typed}) words="{" ".join(words)}" ;;' for typed, words in _completions(COMMANDS, ""))
-    start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    print(
-        f"{start}_nsm() {{\n    local words\n"
-        f'    case "${{COMP_WORDS[*]:1:COMP_CWORD-1}}" in\n{cases}\n    esac\n'
-        '    COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))\n}\n'
-        "complete -o default -F _nsm nsm"
-    )
+    from nsm.completion import script
 
-
-def _completions(commands: dict[str, Any], typed: str) -> Iterator[tuple[str, list[str]]]:
-    """What was typed so far, as a pattern, and the words that may follow; the narrower pattern first."""
-    for word, command in commands.items():
-        path = f"{typed} {word}".strip()
-        if isinstance(command, dict):
-            yield from _completions(command, path)
-        else:
-            yield f'"{path}"*', sorted(_options(command))
-    yield f'"{typed}"', [*commands, "--help"]
-
-
-def _options(command: Callable[..., Any]) -> Iterator[str]:
-    for name, parameter in inspect.signature(command).parameters.items():
-        names = [field.name for field in fields(Recipe)] if name == "recipe" else [name]
-        if tyro.conf.Positional not in getattr(parameter.annotation, "__metadata__", ()):
-            yield from (f"--{one.replace('_', '-')}" for one in names)
+    print(script(COMMANDS, shell))
 
 
 COMMANDS: dict[str, Any] = {
