@@ -13,6 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nsm import checkpoint, record
 from nsm.training import fit
@@ -21,7 +22,9 @@ from test_training import TINY, assert_equal_runs, net, tiny
 RECIPE = replace(TINY, epochs=40, save_every=1, augmentation="shift")  # 160 steps, each of them saved
 
 
-def life(folder: Path) -> None:
+def life(folder: Path, begun: Any = None) -> None:
+    if begun is not None:
+        begun.set()
     fit(net(), tiny(), RECIPE, validation=tiny(9), run_dir=folder, resume=(folder / checkpoint.RUN).exists())
 
 
@@ -38,10 +41,12 @@ def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:
         shutil.rmtree(folder, ignore_errors=True)
         ended, step = False, 0
         while not ended:
-            process = server.Process(target=life, args=(folder,))
+            begun = server.Event()
+            process = server.Process(target=life, args=(folder, begun))
             process.start()
+            begun.wait(60)
             if counts["kills"] < kills:
-                process.join(moments.uniform(0, 0.6))
+                process.join(moments.uniform(0, 1.2))
             else:
                 process.join()
             if process.is_alive():
