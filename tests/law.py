@@ -73,6 +73,13 @@ NOISES: list[Noise] = [
 ]
 
 
+SITES: list[tuple[functional.Site, functional.Draw]] = [
+    ("neuron", "exact"),
+    ("synapse", "exact"),
+    ("synapse", "moments"),
+]
+
+
 def moments_of(noise: Noise) -> tuple[float, float]:
     """(m, s) of a noise from textbook distributions, not from the class under test."""
     if (atoms := discrete_atoms(noise)) is not None:

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import law
-from law import Case, check_layer, layer_of
+from law import SITES, Case, check_layer, layer_of
 from noise_repeats import SHAPES, check_no_repeats
-from nsm.functional import Draw, Site
 from nsm.networks import mnist_cnn
 from nsm.noise import Bernoulli, Gaussian
 
@@ -14,7 +13,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
 CASES = [
     Case(noise, site, draw, geometry, bias, dtype)
     for noise in law.NOISES

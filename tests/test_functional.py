@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 
 import law
-from law import Case, LawBroken, check_law, check_rate
+from law import SITES, Case, LawBroken, check_law, check_rate
 from nsm import functional
 from nsm.functional import Convolution, Dense, Draw, Site
 from nsm.noise import Bernoulli, Gaussian
 
-SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
 CASES = [
     Case(noise, site, draw, geometry, bias, dtype)
     for noise in law.NOISES

@@ -10,13 +10,12 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 import law
-from law import Case, check_independent, check_layer, layer_of
+from law import SITES, Case, check_independent, check_layer, layer_of
 from nsm.estimators import Concrete
-from nsm.functional import Draw, Site, a_from_beta
+from nsm.functional import Site, a_from_beta
 from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear, binarize, counterpart, deterministic
 from nsm.noise import Bernoulli, Gaussian, LogNormal
 
-SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
 CASES = [
     Case(noise, site, draw, geometry)
     for noise in law.NOISES[:1]

@@ -10,15 +10,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import law
-from law import check_rate
+from law import SITES, check_rate
 from nsm.estimators import Concrete, Probability
 from nsm.functional import Draw, Site
 from nsm.layers import Binarize, NSMConv2d, NSMLinear, deterministic
 from nsm.networks import UNITS, mnist_cnn, relu
 from nsm.noise import Bernoulli, Gaussian, LogNormal
 from nsm.sampling import Confident, Prediction, predict
-
-SITES: list[tuple[Site, Draw]] = [("neuron", "exact"), ("synapse", "exact"), ("synapse", "moments")]
 
 
 def small(site: Site = "neuron", draw: Draw = "auto", **options) -> nn.Sequential:
