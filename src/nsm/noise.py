@@ -88,9 +88,11 @@ class Bernoulli(Noise):
 
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """1 with probability p, else 0."""
-        dtype = dtype or torch.get_default_dtype()
-        chance = uniform(shape, generator, device, _wide(dtype))
-        return (chance < self.p).to(dtype)
+        kind = torch.int8 if (256 * self.p).is_integer() else torch.int32  # no more random bits than p needs
+        levels = 256**kind.itemsize
+        kept = min(max(round(self.p * levels), 1), levels - 1)
+        drawn = integers(shape, kind, generator, device)
+        return (drawn < kept - levels // 2).to(dtype or torch.get_default_dtype())
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,21 @@ def uniform(
             return philox.source.uniform(shape, dtype)
         return torch.rand(shape, device=device, dtype=dtype)
     return torch.rand(shape, generator=generator, device=device, dtype=dtype)
+
+
+def integers(
+    shape: Sequence[int], kind: torch.dtype, generator: torch.Generator | None, device: torch.device | str | None
+) -> Tensor:
+    """Uniform over all values of int8, int16 or int32, cut from 64-bit draws: unused bits cost as much as used ones."""
+    if generator is None and philox.source is not None and philox.source.fits(shape):
+        return philox.source.integers(shape, kind)
+    n, among = math.prod(shape), 8 // kind.itemsize
+    words = (-(-n // among),)
+    if generator is None:
+        drawn = torch.randint(-(2**63), 2**63 - 1, words, device=device)
+    else:
+        drawn = torch.randint(-(2**63), 2**63 - 1, words, generator=generator, device=device)
+    return drawn.view(kind)[:n].view(shape)
 
 
 def standard_normal(

@@ -51,6 +51,17 @@ class Keyed:
         rows = len(self.inputs)
         return rows > 0 and rows in (math.prod(shape[:1]), math.prod(shape[:2])) and len(shape) > 0
 
+    def integers(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
+        """Uniform over all values of int8, int16 or int32: each word cut in parts, the lowest bits first."""
+        bits = 8 * kind.itemsize
+        half = 1 << (bits - 1)
+
+        def parts(*words: Tensor) -> tuple[Tensor, ...]:
+            cut = [word >> shift & (2 * half - 1) for word in words for shift in range(0, 32, bits)]
+            return tuple(((part ^ half) - half).to(kind) for part in cut)  # the highest bit is the sign
+
+        return self._draw(shape, parts)
+
     def uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """U[0, 1) with 24 bits, or 53 in float64."""
         if dtype == torch.float64:
@@ -68,7 +79,10 @@ class Keyed:
         return self._draw(shape, lambda a, b, c, d: (*pair(a, b), *pair(c, d)))
 
     def _draw(self, shape: Sequence[int], numbers: Callable[..., tuple[Tensor, ...]]) -> Tensor:
-        """A tensor of ``shape`` from ``numbers`` of every four words, and a new number for the next draw."""
+        """A tensor of ``shape`` from ``numbers`` of every four words, and a new number for the next draw.
+
+        The first numbers of all blocks come first, then the second ones: what a vector unit computes it stores at once.
+        """
         n = math.prod(shape) // len(self.inputs)
         blocks = -(-n // len(numbers(*torch.zeros(4, 1, dtype=torch.int64))))
         element = torch.arange(blocks, device=self.inputs.device)
@@ -78,7 +92,7 @@ class Keyed:
         for start in range(0, len(self.inputs), rows):
             inputs, samples = self.inputs[start : start + rows, None], self.samples[start : start + rows, None]
             counter = element, inputs, samples, torch.full_like(inputs, draw)
-            pieces.append(torch.stack(numbers(*philox(counter, self.key)), -1).flatten(-2)[:, :n])
+            pieces.append(torch.stack(numbers(*philox(counter, self.key)), 1).flatten(1)[:, :n])
         return torch.cat(pieces).reshape(shape)
 
 
