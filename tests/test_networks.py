@@ -14,6 +14,7 @@ from nsm.estimators import Deterministic, StraightThrough
 from nsm.layers import NSMLayer, Sign, Stochastic, deterministic
 from nsm.networks import (
     UNITS,
+    AdditiveNoise,
     NoisyRectifier,
     StochasticSigmoid,
     bnsm,
@@ -100,7 +101,7 @@ def test_every_unit_fills_the_cnn(name):
     model(x).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert set(dict(model.named_children())) == {"conv1", "pool1", "conv2", "pool2", "flatten", "fc1", "out"}
-    noisy = name in {"bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "SN", "StNN"}
+    noisy = name in {"bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "SN", "StNN", "additive"}
     assert torch.equal(model(x), model(x)) == (not noisy)
     with deterministic(model):
         assert torch.equal(model(x), model(x))
@@ -133,6 +134,21 @@ def test_stnn_fires_with_the_sigmoid_and_passes_its_gradient():
     with deterministic(unit):
         assert unit(x).tolist() == [-1, -1, -1, 1, 1, 1, 1]
     assert unit(torch.tensor([math.nan])).isnan().all()
+
+
+def test_the_additive_unit_fires_with_erf_and_does_not_normalise():
+    torch.manual_seed(3)
+    unit = AdditiveNoise(std=0.5)
+    for x in (0.3, 3.0):
+        states = unit(torch.tensor(x).expand(law.DRAWS))
+        check_rate(int((states == 1).sum()), law.DRAWS, 0.5 * math.erfc(-x / (math.sqrt(2) * 0.5)))
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(unit(x).sum(), x)
+    torch.testing.assert_close(found, 2 / (0.5 * math.sqrt(2 * math.pi)) * torch.exp(-x.detach().square() / 0.5))
+    with deterministic(unit):
+        assert unit(x).tolist() == [-1, -1, 1, 1, 1]
+    with pytest.raises(ValueError, match="Expected argument `std` to be positive and finite, but got -1"):
+        AdditiveNoise(-1)
 
 
 def test_the_noisy_rectifier():

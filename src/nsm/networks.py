@@ -86,6 +86,11 @@ def stnn(layer: Layer) -> nn.Module:
     return nn.Sequential(layer, StochasticSigmoid())
 
 
+def additive(layer: Layer) -> nn.Module:
+    """The unit with additive noise: ±1 states with P(+1) = ½(1 + erf((w·z + b)/√2)), which nothing normalises."""
+    return nn.Sequential(layer, AdditiveNoise())
+
+
 def batch_norm(layer: Layer) -> nn.Module:
     """Batch normalisation and a sign with erf's gradient: the unit of `bn`, normalised by data in place of weights.
 
@@ -107,6 +112,7 @@ UNITS: dict[str, Unit] = {
     "SN": sn,
     "BN": bn,
     "StNN": stnn,
+    "additive": additive,
     "batch norm": batch_norm,
 }
 
@@ -122,14 +128,30 @@ class StochasticSigmoid(Stochastic):
         return (states + pass_gradient(torch.tanh(wide / 2))).to(x.dtype)
 
 
+class AdditiveNoise(Stochastic):
+    """sgn(x + N(0, std²)), differentiated as 2P − 1 = erf(x/(√2 std))."""
+
+    def __init__(self, std: float = 1.0) -> None:
+        super().__init__()
+        self.std = _check_std(std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """States −1 or +1, freshly drawn."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        noise = 0.0 if self.deterministic else self.std * standard_normal(x.shape, None, x.device, wide.dtype)
+        return (sgn(wide.detach() + noise) + pass_gradient(torch.erf(wide / (math.sqrt(2) * self.std)))).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The noise's standard deviation."""
+        return f"std={self.std}"
+
+
 class NoisyRectifier(Stochastic):
     """max(0, x + N(0, std²)), with the gradient of x."""
 
     def __init__(self, std: float = 0.1) -> None:
         super().__init__()
-        if not (math.isfinite(std) and std > 0):
-            raise ValueError(f"Expected argument `std` to be positive and finite, but got {std}")
-        self.std = std
+        self.std = _check_std(std)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rectified activity, freshly drawn."""
@@ -139,6 +161,12 @@ class NoisyRectifier(Stochastic):
     def extra_repr(self) -> str:
         """The noise's standard deviation."""
         return f"std={self.std}"
+
+
+def _check_std(std: float) -> float:
+    if not (math.isfinite(std) and std > 0):
+        raise ValueError(f"Expected argument `std` to be positive and finite, but got {std}")
+    return std
 
 
 class OnlineBatchNorm1d(nn.BatchNorm1d):

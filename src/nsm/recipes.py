@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 Network = Literal["pi-mnist-mlp", "mnist-cnn", "cifar-cnn", "cifar-cnn-plain", "dvs-cnn"]
 Unit = Literal[
     "bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "dCNN", "sigmoid", "BD", "wBD", "SN", "BN", "StNN",
-    "batch norm",
+    "additive", "batch norm",
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""The paper, run again: its tables and figures, one module each, and the report that compares them with ours."""

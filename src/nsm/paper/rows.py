@@ -1,0 +1,150 @@
+"""Every row of every table of the paper, and ours beside them, in the order in which they are shown.
+
+A row is what a reader sees; a *run* is what a computer does: some networks trained by one recipe. Several rows may
+come from one run, like those of Table 1 whose weights are scaled after training. The result of the run ``name`` is
+``results/paper/<name>.json``.
+"""
+
+from dataclasses import dataclass, replace
+
+from nsm.recipes import CIFAR10_CNN, CIFAR100_CNN, DVS_CNN, EMNIST_CNN, MNIST_CNN, NMNIST_CNN, PI_MNIST, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        table: table1 to table4.
+        data: The data set as shown; an unofficial one says so.
+        model: The model as shown.
+        paper: The paper's test error in percent; None where the paper has no such row.
+        run: The run it comes from; None for a figure of others that we do not run.
+        recipe: How that run's networks are trained; None with ``run``.
+        last: Over how many last epochs the error is averaged.
+        measure: Which error of the run: as trained, or with its weights scaled in one of the ways of `SCALED`.
+        start: The run whose trained deterministic network is the start of this one's.
+        sizes: Training and test inputs the data set must have for this row.
+        own: Whether the row is ours rather than the paper's.
+        reason: Why it is not run, where that is known beforehand.
+    """
+
+    table: str
+    data: str
+    model: str
+    paper: float | None = None
+    run: str | None
+    recipe: Recipe | None
+    last: int = 10
+    measure: str = "error"
+    start: str | None = None
+    sizes: tuple[int, int] | None = None
+    own: bool = False
+    reason: str | None = None
+
+
+def _table1() -> list[Row]:
+    def row(
+        model: str, paper: float | None, run: str, recipe: Recipe, measure: str = "error", own: bool = False
+    ) -> Row:
+        return Row(
+            table="table1", data="PI MNIST", model=model, paper=paper, run=run, recipe=recipe, last=50,
+            measure=measure, sizes=(60_000, 10_000), own=own,
+        )  # fmt: skip
+
+    additive, rectifier = replace(PI_MNIST, unit="additive"), replace(PI_MNIST, unit="dCNN")
+    return [
+        row("NSM", 1.36, "pi-mnist-nsm", PI_MNIST),
+        row("StNN", 1.47, "pi-mnist-stnn", replace(PI_MNIST, unit="StNN")),
+        row("NSM scaled (weights)", 1.38, "pi-mnist-nsm", PI_MNIST, "scaled weights"),
+        row("NSM scaled (weights and biases)", 1.38, "pi-mnist-nsm", PI_MNIST, "scaled weights and biases"),
+        row("NSM scaled (output layer too)", None, "pi-mnist-nsm", PI_MNIST, "scaled output too", own=True),
+        row("NSM scaled (each row by its own factor)", None, "pi-mnist-nsm", PI_MNIST, "scaled rows", own=True),
+        row("NSM, synapse noise", None, "pi-mnist-nsm-synapse", _synapse(PI_MNIST), own=True),
+        row("additive noise", None, "pi-mnist-additive", additive, own=True),
+        row("ReLU network", None, "pi-mnist-relu", rectifier, own=True),
+    ]
+
+
+def _table2() -> list[Row]:
+    rows = []
+    for data, short, recipe, papers, sizes in (
+        ("MNIST", "mnist", MNIST_CNN, (0.880, 0.775, 0.805), (60_000, 10_000)),
+        ("EMNIST letters", "emnist", EMNIST_CNN, (6.938, 6.185, 6.256), (124_800, 20_800)),
+        ("EMNIST letters (unofficial split)", "emnist-unofficial", _UNOFFICIAL, (None,) * 3, (117_248, 10_400)),
+        ("N-MNIST", "nmnist", NMNIST_CNN, (0.927, 0.689, 0.701), (60_000, 10_000)),
+        ("N-MNIST (1,000 + 100 recordings)", "nmnist-subset", NMNIST_CNN, (None,) * 3, (1_000, 100)),
+    ):
+        for unit, paper in zip(("dCNN", "bNSM", "gNSM"), papers, strict=True):
+            rows.append(_convolutional("table2", data, short, unit, paper, replace(recipe, unit=unit), sizes))
+        if data == "MNIST":
+            for unit in ("bNSM", "gNSM"):
+                model, noisy = f"{unit}, synapse noise", _synapse(replace(recipe, unit=unit))
+                rows.append(_convolutional("table2", data, short, model, None, noisy, sizes))
+    for unit, paper in (
+        ("bNSM (STE)", 2.13), ("BD", 3.11), ("wBD", 2.72), ("SN", 2.05), ("BN", 1.10), ("bNSM (BinConcrete)", 0.78),
+    ):  # fmt: skip
+        recipe = replace(MNIST_CNN, unit=unit)
+        rows.append(_convolutional("table2", "MNIST", "mnist", unit, paper, recipe, (60_000, 10_000)))
+    return rows
+
+
+def _table3() -> list[Row]:
+    rows = []
+    for data, short, recipe, papers in (
+        ("CIFAR-10", "cifar10", CIFAR10_CNN, (9.98, 10.35, 10.47, 9.94, 9.81)),
+        ("CIFAR-100", "cifar100", CIFAR100_CNN, (34.85, 34.84, 34.37, 35.19, 34.93)),
+    ):
+        for model, paper in zip(("bNSM", "gNSM", "dCNN", "bNSM*", "gNSM*"), papers, strict=True):
+            trained = f"{short}-dcnn" if model in ("bNSM", "gNSM") else None
+            learnt = replace(recipe, unit=model.removesuffix("*"))
+            rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
+    return rows
+
+
+def _table4() -> list[Row]:
+    reason = "another system's figure, which the paper quotes"
+    rows = [
+        Row(
+            table="table4", data="DVS Gestures", model="IBM EEDN", paper=8.23, run=None, recipe=None, reason=reason
+        )
+    ]  # fmt: skip
+    for unit, paper in (("bNSM", 8.56), ("gNSM", 8.83), ("dCNN", 9.16)):
+        trained = None if unit == "dCNN" else "dvs-dcnn"
+        recipe = replace(DVS_CNN, unit=unit)
+        rows.append(_convolutional("table4", "DVS Gestures", "dvs", unit, paper, recipe, None, start=trained))
+    return rows
+
+
+_UNOFFICIAL = replace(EMNIST_CNN, data="emnist-letters-unofficial")
+
+
+def _synapse(recipe: Recipe) -> Recipe:
+    return replace(recipe, site="synapse", draw="moments")
+
+
+def _convolutional(
+    table: str,
+    data: str,
+    short: str,
+    model: str,
+    paper: float | None,
+    recipe: Recipe,
+    sizes: tuple[int, int] | None,
+    start: str | None = None,
+) -> Row:
+    words = model.lower().replace("*", " scratch").translate(str.maketrans("", "", ",()")).split()
+    return Row(
+        table=table,
+        data=data,
+        model=model,
+        paper=paper,
+        run="-".join([short, *(word for word in words if word != "noise")]),
+        recipe=recipe,
+        start=start,
+        sizes=sizes,
+        own=paper is None,
+    )
+
+
+ROWS: tuple[Row, ...] = (*_table1(), *_table2(), *_table3(), *_table4())
