@@ -1,0 +1,133 @@
+"""The input to the last hidden layer while the network learns: percentiles, NSM against StNN.
+
+For every one of the first 200 mini-batches, the 15th, 50th and 85th percentile of what decides whether a unit of the
+last hidden layer fires: t for the NSM, whose P is ½(1 + erf t), and w·z for the StNN, whose P is sigmoid(w·z). All
+units and inputs of the mini-batch are pooled. Each mini-batch is looked at before it is learned from.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nsm import data
+from nsm.layers import NSMLayer
+from nsm.paper.learning import device, differentiate, layers, minibatches, start
+from nsm.paper.showing import COLORS, label, read, save, write
+from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "figure-percentiles"
+PERCENTILES = (0.15, 0.50, 0.85)
+RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN}
+
+
+def run(quick: bool = False, seeds: int = 5) -> dict[str, Any]:
+    """Learn from 200 mini-batches (40 in the quick version) with each network and seed, write the record and draw it.
+
+    Of every mini-batch the record has the percentiles, averaged over seeds, and for every seed how far they moved.
+    """
+    steps, began = 40 if quick else 200, time.perf_counter()
+    digits = data.load("mnist", "train+validation").to(device())
+    networks = {}
+    with torch.random.fork_rng(enabled=True):
+        for name, recipe in RECIPES.items():
+            curves = torch.stack([_curve(replace(recipe, seed=seed), digits, steps) for seed in range(seeds)])
+            networks[name] = {
+                "percentiles": curves.mean(0).T.tolist(),  # (3, steps)
+                "movement": _movement(curves).tolist(),
+            }
+    result = {
+        "about": "percentiles of the input to the last hidden layer, pooled over units and inputs of a mini-batch",
+        "quick": quick,
+        "seeds": seeds,
+        "steps": steps,
+        "shares": list(PERCENTILES),
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
+        "networks": networks,
+        "seconds": time.perf_counter() - began,
+    }
+    result = write(NAME, result)
+    save(draw(result), NAME)
+    return result
+
+
+def _curve(recipe: Recipe, digits: data.Dataset, steps: int) -> Tensor:
+    """The percentiles before each step, (steps, 3)."""
+    network = start(recipe, digits)
+    last = layers(network)["fc3"]
+    seen: list[Tensor] = []
+
+    def look(module: Any, given: Any, gave: Tensor) -> None:
+        with torch.no_grad():
+            fired_by = module.erf_argument(given[0]) if isinstance(module, NSMLayer) else gave
+            seen.append(torch.quantile(fired_by.flatten(), fired_by.new_tensor(PERCENTILES)).cpu())
+
+    last.register_forward_hook(look)
+    optimizer = torch.optim.Adam(network.parameters(), lr=recipe.lr)
+    for x, y in minibatches(digits, recipe, steps):
+        differentiate(network, x, y)
+        optimizer.step()
+    return torch.stack(seen)
+
+
+def _movement(curves: Tensor) -> Tensor:
+    """Of each seed, the mean distance of the three percentiles from where they began, in units of their first spread.
+
+    The spread is half the distance of the outer percentiles at the first mini-batch, so that the two networks, whose
+    inputs have scales of their own, can be compared. Curves (seeds, steps, 3) to (seeds,).
+    """
+    first = curves[:, :1]
+    spread = (first[..., 2] - first[..., 0]) / 2  # (seeds, 1)
+    return ((curves - first).abs().mean(-1) / spread).mean(-1)
+
+
+def draw(result: dict[str, Any]) -> "Figure":
+    """One panel for each network, a line for each percentile."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
+    panels = figure.subplots(1, 2)
+    steps = range(1, result["steps"] + 1)
+    titles = {"NSM": "NSM: t = β w·z/‖w‖ + b/(√2 s ‖w‖)", "StNN": "StNN: w·z"}
+    moved = {}
+    for panel, (name, network) in zip(panels, result["networks"].items(), strict=True):
+        low, middle, high = network["percentiles"]
+        panel.fill_between(steps, low, high, color=COLORS[name], alpha=0.15, linewidth=0)
+        for share, curve, style in zip(result["shares"], (low, middle, high), ("--", "-", "-."), strict=True):
+            panel.plot(steps, curve, color=COLORS[name], linestyle=style, linewidth=1.6, label=f"{100 * share:.0f}th")
+        panel.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+        reach = 1.3 * max(abs(value) for value in (*low, *high))
+        panel.set(xlabel="mini-batch of 100 digits", ylabel="input to the last hidden layer", title=titles[name])
+        panel.set(ylim=(-reach, reach), xlim=(1, result["steps"]))
+        panel.legend(title="percentile", loc="lower left", ncols=3, frameon=False)
+        moved[name] = sum(network["movement"]) / len(network["movement"])
+    figure.suptitle(
+        f"{label(result)}PI-MNIST, mean of {result['seeds']} seeds. Mean distance of the percentiles from their start, "
+        f"in first half-widths:\nNSM {moved['NSM']:.2f}, StNN {moved['StNN']:.2f}",
+        fontsize=10,
+    )
+    return figure
+
+
+def main() -> None:
+    """Run or only draw again."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
+    options = parser.parse_args()
+    record = read(NAME) if options.draw else None
+    if record:
+        save(draw(record), NAME)
+    else:
+        run(options.quick, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

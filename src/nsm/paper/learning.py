@@ -1,0 +1,74 @@
+"""The few lines that figures learn with, where something is to be looked at in every step."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from nsm.batches import Batches, derive
+from nsm.data import Dataset
+from nsm.initialization import initialize
+from nsm.layers import NSMLayer
+from nsm.networks import build
+from nsm.recipes import Recipe
+from nsm.training import INITIAL_BATCH
+
+
+def device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def start(recipe: Recipe, data: Dataset, weights: nn.Module | None = None) -> nn.Module:
+    """The network of a recipe as `nsm.train` would begin it, on the device of ``data``.
+
+    Args:
+        recipe: What to build; its seed decides the weights and which inputs make the data-dependent start.
+        data: The training data.
+        weights: A network of the same shape to take the weights of every layer from.
+    """
+    torch.manual_seed(derive(recipe.seed, "weights"))
+    network = build(recipe).to(data.labels.device)
+    if weights is not None:
+        with torch.no_grad():
+            for own, other in zip(layers(network).values(), layers(weights).values(), strict=True):
+                own.weight.copy_(other.weight)
+    if recipe.initialize and any(isinstance(module, NSMLayer) for module in network.modules()):
+        some = Generator().manual_seed(derive(recipe.seed, "initialize", 0))
+        initialize(network, Batches(data, recipe, data.labels.device).head(INITIAL_BATCH, some))
+    torch.manual_seed(derive(recipe.seed, "noise", 0))
+    return network
+
+
+def layers(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d | NSMLayer]:
+    """Every layer with weights under its name in the architecture, from the input to the output."""
+    found = {}
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d | NSMLayer):
+            found[name.split(".")[0]] = module
+    return found
+
+
+def minibatches(data: Dataset, recipe: Recipe, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of the first ``steps`` mini-batches that `nsm.train` would show."""
+    recipe = replace(recipe, seeds=1)
+    batches, order = Batches(data, recipe, data.labels.device), Generator().manual_seed(derive(recipe.seed, "order"))
+    augment = Generator(data.labels.device).manual_seed(derive(recipe.seed, "augment", 0))
+    done = epoch = 0
+    while done < steps:
+        for x, y, _ in batches.epoch(epoch, batches.order(order), 0, augment):
+            if done == steps:
+                return
+            yield x, y
+            done += 1
+        epoch += 1
+
+
+def differentiate(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Leave the gradient of the loss in the parameters; returns the loss."""
+    network.zero_grad()
+    loss = cross_entropy(network(x), y)
+    loss.backward()
+    return loss.detach()

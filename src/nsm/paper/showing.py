@@ -1,0 +1,75 @@
+"""What the figures share: where results lie, how they are written, and colours that everybody can tell apart."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsm.display import save_figure
+from nsm.record import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = Path("results")
+
+#: From the palette of Okabe and Ito, which the colour-blind can tell apart; line styles differ as well.
+COLORS = {
+    "NSM": "#0072B2",
+    "StNN": "#D55E00",
+    "ReLU": "#009E73",
+    "BinConcrete": "#E69F00",
+    "sigmoid": "#CC79A7",
+}
+STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "BinConcrete": "--", "sigmoid": ":"}
+
+
+def write(name: str, result: dict[str, Any], results: Path | None = None) -> dict[str, Any]:
+    """Write ``results/NAME.json``, with provenance and numbers rounded to five digits; returns what was written."""
+    record = {**provenance(), **_rounded(result)}
+    path = (results or RESULTS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(_text(record) + "\n")
+    temporary.replace(path)
+    return record
+
+
+def read(name: str, results: Path | None = None) -> dict[str, Any] | None:
+    """What ``results/NAME.json`` holds; None if there is no such file."""
+    path = (results or RESULTS) / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def save(figure: "Figure", name: str, results: Path | None = None) -> list[Path]:
+    """Write ``results/figures/NAME.png`` and ``.svg``."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        return save_figure(figure, (results or RESULTS) / "figures" / name)
+
+
+def label(result: dict[str, Any]) -> str:
+    """What a title must say of a run that was cut short."""
+    return "quick version: " if result.get("quick") else ""
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_rounded(each) for each in value]
+    return value
+
+
+def _text(value: Any, indent: int = 0) -> str:
+    """JSON with one line for every list of numbers, so that a long curve does not make a long file."""
+    pad = " " * (indent + 1)
+    if isinstance(value, dict) and value:
+        inner = ",\n".join(f"{pad}{json.dumps(key)}: {_text(each, indent + 1)}" for key, each in value.items())
+        return "{\n" + inner + "\n" + " " * indent + "}"
+    if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
+        return "[\n" + ",\n".join(pad + _text(each, indent + 1) for each in value) + "\n" + " " * indent + "]"
+    return json.dumps(value, ensure_ascii=False)

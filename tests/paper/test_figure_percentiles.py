@@ -1,0 +1,58 @@
+"""The percentiles of what makes the last hidden layer fire."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsm import data
+from nsm.paper import figure_percentiles
+from nsm.paper.learning import layers, minibatches, start
+from nsm.recipes import PI_MNIST
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("percentiles"))
+        yield figure_percentiles.run(quick=True, seeds=2)
+
+
+def test_it_is_written_and_drawn(result):
+    assert Path("results/figure-percentiles.json").exists()
+    assert {path.suffix for path in Path("results/figures").iterdir()} == {".png", ".svg"}
+    title = figure_percentiles.draw(result).get_suptitle()
+    assert title.startswith("quick version: PI-MNIST, mean of 2 seeds")
+
+
+def test_the_first_percentiles_are_those_of_the_start(result):
+    """Recomputed from the equations, with the same seed: the draws of the layers below are the same."""
+    digits = data.load("mnist", "train+validation")
+    first = []
+    for seed in range(2):
+        recipe = replace(PI_MNIST, seed=seed)
+        network = start(recipe, digits)
+        x, _ = next(minibatches(digits, recipe, 1))
+        fc = layers(network)["fc3"]
+        with torch.no_grad():
+            z = network[:3](x)  # type: ignore[index]
+            norm = fc.weight.norm(dim=1)
+            t = fc.beta * (z @ fc.weight.T) / norm + fc.bias / (2**0.5 * 0.5 * norm)  # type: ignore[union-attr]
+        first.append([torch.quantile(t.flatten(), q).item() for q in (0.15, 0.5, 0.85)])
+    mean = torch.tensor(first).mean(0).tolist()
+    assert [curve[0] for curve in result["networks"]["NSM"]["percentiles"]] == pytest.approx(mean, abs=2e-4)
+
+
+def test_the_nsm_starts_normalised_and_the_percentiles_are_ordered(result):
+    low, middle, high = (torch.tensor(curve) for curve in result["networks"]["NSM"]["percentiles"])
+    assert (low < middle).all()
+    assert (middle < high).all()
+    assert high[0] - low[0] == pytest.approx(2.07, abs=0.2)  # a standard normal variable: 2 × 1.036
+
+
+def test_movement_is_in_units_of_the_first_spread():
+    still = torch.tensor([[[-1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]]])
+    moved = torch.tensor([[[-2.0, 0.0, 2.0], [-4.0, 2.0, 4.0]]])
+    assert figure_percentiles._movement(still).tolist() == [0]
+    assert figure_percentiles._movement(moved).tolist() == [0.5]  # (0 + (2 + 2 + 2)/3/2)/2
