@@ -102,12 +102,16 @@ class Batches:
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
         fill = getattr(self.dataset, "background", 0.0)
         match self.recipe.augmentation:
-            case "none":
-                return images
             case "shift":
-                return random_shift(images, 2, fill=fill, generator=generator)
+                images = random_shift(images, 2, fill=fill, generator=generator)
             case "crop-flip":
-                return random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
+                images = random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
+        dropped, flipped = self.recipe.input_dropout, self.recipe.input_flip
+        if dropped or flipped:
+            chance = torch.rand(images.shape, generator=generator, device=images.device)
+            images = images.masked_fill(chance < dropped, fill) if dropped else images
+            images = torch.where(chance > 1 - flipped, -images, images) if flipped else images
+        return images
 
     def head(self, count: int, generator: Generator) -> Tensor:
         """``count`` inputs (or all, if they are fewer) at random, as they are."""

@@ -46,7 +46,8 @@ class Checkpoint:
     Attributes:
         recipe: What the run was told.
         architecture: The network as text, which says what weights do not: noise, site and estimator.
-        tensors: Weights (``model/…``), the optimiser's moments (``optimizer/…``) and generators (``random/…``).
+        tensors: Weights (``model/…``), their average over epochs where that is the network (``average/…``), the
+            optimiser's moments (``optimizer/…``) and generators (``random/…``).
         progress: Epoch, batch and step, and the rows of finished epochs, as JSON values.
     """
 
@@ -58,7 +59,12 @@ class Checkpoint:
     @property
     def weights(self) -> dict[str, Tensor]:
         """The network's parameters and buffers; with several seeds, all of them stacked along axis 0."""
-        return {name[6:].replace("/", "."): value for name, value in self.tensors.items() if name.startswith("model/")}
+        found = self.part("average") or self.part("model")
+        return {name.replace("/", "."): value for name, value in found.items()}
+
+    def part(self, kind: str) -> dict[str, Tensor]:
+        """The tensors of one kind, by the rest of their names."""
+        return {name.removeprefix(f"{kind}/"): v for name, v in self.tensors.items() if name.startswith(f"{kind}/")}
 
 
 def load(run_dir: str | Path, *, member: int = 0, model: nn.Module | None = None) -> nn.Module:

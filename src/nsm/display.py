@@ -77,10 +77,11 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     epochs = [row["epoch"] for row in rows]
     left.plot(epochs, [row["loss"] for row in rows], color="tab:gray", marker=".")
     left.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
-    errors = [100 * row["validation_error"] for row in rows if row["validation_error"] is not None]
+    measured = [row for row in rows if row["validation_error"] is not None]
+    errors = [100 * row["validation_error"] for row in measured]
     if errors:
         right = left.twinx()
-        right.plot(epochs, errors, color="tab:blue", marker=".")
+        right.plot([row["epoch"] for row in measured], errors, color="tab:blue", marker=".")
         right.set(ylim=(0, None))
         right.set_ylabel("validation error (%)", color="tab:blue")
         right.set_title(f"validation error {errors[-1]:.2f} % after {epochs[-1]} epochs")

@@ -18,8 +18,8 @@ Unit = Literal[
 ]  # fmt: skip
 
 
-def _least(least: float, default: Any) -> Any:
-    return field(default=default, metadata={"least": least})
+def _least(least: float, default: Any, below: float | None = None) -> Any:
+    return field(default=default, metadata={"least": least, "below": below})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,24 @@ class Recipe:
         batch_size: Inputs in one step, all processes together.
         lr: Adam's learning rate at the start.
         schedule: constant, halving (by one half every `schedule_epochs`), or linear (constant for `schedule_epochs`,
-            then down to 0 at the end with Adam's first moment 0.5 in place of 0.9).
-        schedule_epochs: Epochs between two halvings, or before the linear fall.
+            then down to 0 at the end with Adam's first moment 0.5 in place of 0.9), or cosine (constant for
+            `schedule_epochs`, then down to 0 like half a wave).
+        schedule_epochs: Epochs between two halvings, or before the fall.
+        weight_decay: Share of the layers' weights that every step takes away, times the learning rate.
+        beta_decay: The same for β, so that noise cannot be learned away.
+        train_beta: Learn β; otherwise it stays as it started.
+        label_smoothing: Share of every label that is spread over all classes.
+        loss_samples: Samples of every input whose mean softmax the loss is taken of.
+        average_epochs: Memory, in epochs, of a running average of the weights, which is measured and kept as the
+            network; 1 for the weights themselves.
         augmentation: none, shift (by up to 2 pixels) or crop-flip (by up to 4 pixels, and mirrored).
+        input_dropout: Share of the pixels of every training input that is wiped out, to the value of an empty pixel.
+            Inputs to infer from are whole.
+        input_flip: Share of the pixels of every training input whose sign is turned, likewise.
         initialize: Set β and b of NSM units from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start.
         num_samples: Monte-Carlo samples for the validation error.
+        measure_last: Last epochs in which that error is measured; None for all.
         seed: Seed of weights, order, augmentation and noise.
         seeds: How many networks, each with its own start, order and noise, are trained together.
         accelerator: auto, cpu or cuda.
@@ -53,7 +65,7 @@ class Recipe:
         compile: Compile the network with torch.compile.
         cuda_graph: Capture the whole step in a CUDA graph.
         num_workers: Processes that load a data set which is not one of nsm's.
-        save_every: Steps between checkpoints; None for one at the end of every epoch.
+        save_every: Steps between checkpoints, and one at the end; None for one at the end of every epoch.
         tensorboard: Write TensorBoard events too.
 
     Example:
@@ -74,12 +86,21 @@ class Recipe:
     epochs: int = _least(1, 200)
     batch_size: int = _least(1, 100)
     lr: float = 3e-4
-    schedule: Literal["constant", "halving", "linear"] = "halving"
+    schedule: Literal["constant", "halving", "linear", "cosine"] = "halving"
     schedule_epochs: int = _least(1, 50)
+    weight_decay: float = _least(0, 0.0)
+    beta_decay: float = _least(0, 0.0)
+    train_beta: bool = True
+    label_smoothing: float = _least(0, 0.0, below=1)
+    loss_samples: int = _least(1, 1)
+    average_epochs: int = _least(1, 1)
     augmentation: Literal["none", "shift", "crop-flip"] = "none"
+    input_dropout: float = _least(0, 0.0, below=1)
+    input_flip: float = _least(0, 0.0, below=1)
     initialize: bool = True
     init_from: str | None = None
     num_samples: int = _least(1, 10)
+    measure_last: int | None = _least(1, None)
     seed: int = _least(0, 0)
     seeds: int = _least(1, 1)
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
@@ -96,7 +117,7 @@ class Recipe:
         """Refuse the first field that is not what it should be."""
         hints = get_type_hints(Recipe)
         for each in fields(self):
-            _check(each.name, getattr(self, each.name), hints[each.name], each.metadata.get("least"))
+            _check(each.name, getattr(self, each.name), hints[each.name], **each.metadata)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"Expected argument `lr` to be positive and finite, but got {self.lr}")
         if self.unit not in NOISY and (self.site, self.draw) != ("neuron", "auto"):
@@ -138,8 +159,8 @@ class Recipe:
 NOISY = ("bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "BN")  # units made of NSM layers
 
 
-def _check(name: str, value: Any, hint: Any, least: Any) -> None:
-    """Raise unless ``value`` is of the annotated type, and not below ``least``."""
+def _check(name: str, value: Any, hint: Any, least: Any = None, below: Any = None) -> None:
+    """Raise unless ``value`` is of the annotated type, at least ``least`` and below ``below``."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in options:
         return
@@ -150,9 +171,10 @@ def _check(name: str, value: Any, hint: Any, least: Any) -> None:
             raise ValueError(f"Expected argument `{name}` to be one of {list(get_args(kind))}, but got {value!r}{near}")
         return
     right = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-    if not right or (least is not None and value < least):
+    inside = right and (least is None or least <= value < (math.inf if below is None else below))
+    if not inside:
         article = "an" if kind is int else "a"
-        bound = "" if least is None else f" of at least {least}"
+        bound = "" if least is None else f" of at least {least}" + (f" and below {below}" if below else "")
         raise ValueError(f"Expected argument `{name}` to be {article} {kind.__name__}{bound}, but got {value!r}")
 
 

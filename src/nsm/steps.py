@@ -22,18 +22,22 @@ class Step:
         network: From inputs to logits, as the fabric set it up.
         optimizer: Likewise.
         fabric: For the backward pass, and the number of processes.
+        samples: Samples of every input whose mean softmax the loss is taken of.
+        smoothing: Share of every label that is spread over all classes.
     """
 
-    def __init__(self, network: Any, optimizer: Any, fabric: Fabric) -> None:
+    def __init__(
+        self, network: Any, optimizer: Any, fabric: Fabric, *, samples: int = 1, smoothing: float = 0.0
+    ) -> None:
         self.network, self.optimizer, self.fabric = network, optimizer, fabric
+        self.samples, self.smoothing = samples, smoothing
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.synchronous = fabric.device.type == "cpu"
 
     def __call__(self, inputs: Tensor, labels: Tensor, size: int) -> Tensor:
         """Learn from one batch, of ``size`` inputs in all processes together; returns each seed's mean loss."""
         self.optimizer.zero_grad()
-        logits = self.network(inputs)  # (batch, classes), or (seeds, batch, classes)
-        losses = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape).sum(-1)
+        losses = self._losses(inputs, labels).sum(-1)
         losses = losses * (self.fabric.world_size / size)  # processes average their gradients
         self.fabric.backward(losses.sum())
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -41,6 +45,17 @@ class Step:
         if not self.synchronous or self.finite:
             self.optimizer.step()
         return losses.detach().double().view(-1)
+
+    def _losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every input, in the shape of the labels: (batch,), or (seeds, batch)."""
+        batch = labels.dim() - 1
+        if self.samples > 1:
+            inputs = inputs.repeat_interleave(self.samples, batch)
+        logits = self.network(inputs)
+        if self.samples > 1:  # the logarithm of the mean softmax, but for a constant that cross_entropy ignores
+            logits = logits.unflatten(batch, (-1, self.samples)).log_softmax(-1).logsumexp(batch + 1)
+        each = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=self.smoothing)
+        return each.view(labels.shape)
 
     def check(self, step: int, folder: Path | None) -> None:
         """Raise if any step so far was not finite, in any process."""
@@ -58,8 +73,8 @@ class GraphedStep(Step):
 
     WARM = 3
 
-    def __init__(self, network: Any, optimizer: Any, fabric: Fabric) -> None:
-        super().__init__(network, optimizer, fabric)
+    def __init__(self, network: Any, optimizer: Any, fabric: Fabric, **loss: Any) -> None:
+        super().__init__(network, optimizer, fabric, **loss)
         self.stream = torch.cuda.Stream(fabric.device)
         self.ran, self.captured = 0, ()
 

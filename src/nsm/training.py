@@ -7,6 +7,7 @@ with the same bits as one that was not.
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ def fit(
             state.restore(checkpoint.read(folder), folder)
         else:
             state.begin(folder)
-        step = (GraphedStep if recipe.cuda_graph else Step)(*state.ready(), fabric)
+        kind, loss = GraphedStep if recipe.cuda_graph else Step, (recipe.loss_samples, recipe.label_smoothing)
+        step = kind(*state.ready(), fabric, samples=loss[0], smoothing=loss[1])
         write = stack.enter_context(tensorboard(folder if root and recipe.tensorboard else None))
         total, images = recipe.epochs * len(batches), recipe.batch_size * recipe.seeds
         show = stack.enter_context(progress(root, total, len(batches), images))
@@ -132,12 +134,13 @@ def fit(
                     state.save(folder)
                 if number and folder:
                     raise Interrupted(number, folder)
+            state.average()
             row = state.measure(held_out)
             row |= {"lr": lr, "seconds": time.perf_counter() - began}
             state.next_epoch(row)
             show(state.step, [row["loss"]], state.history)
             write(row)
-            if folder:
+            if folder and (recipe.save_every is None or state.epoch == recipe.epochs):
                 state.save(folder)
         if folder and root:
             plot(state.history, folder / "learning-curve.png")
@@ -176,6 +179,9 @@ class _State:
     def __init__(self, model: nn.Module, batches: Batches, recipe: Recipe, fabric: Fabric) -> None:
         self.recipe, self.fabric, self.batches = recipe, fabric, batches
         self.model = model
+        for layer in model.modules():
+            if isinstance(layer, NSMLayer):
+                layer.beta.requires_grad_(recipe.train_beta)
         self.epoch = self.batch = self.step = 0
         self.losses = torch.zeros(recipe.seeds, dtype=torch.float64, device=fabric.device)
         self.history: list[dict[str, Any]] = []
@@ -216,12 +222,12 @@ class _State:
         tensors, rank = saved.tensors, self.fabric.global_rank
         # copies, since a generator reads the memory of its state from the start, whatever part of it a view shows
         own = {name: value[rank].clone() for name, value in tensors.items() if name in OWN}
-        self.network.load_state_dict({n[6:]: value for n, value in tensors.items() if n.startswith("model/")})
+        self.network.load_state_dict(saved.part("model"))
+        self.kept.load_state_dict(saved.part("average") or saved.part("model"))
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer/"):
-                _, index, key = name.split("/")
-                moments.setdefault(int(index), {})[key] = value
+        for name, value in saved.part("optimizer").items():
+            index, key = name.split("/")
+            moments.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
         self.epoch, self.batch, self.step = (saved.progress[key] for key in ("epoch", "batch", "step"))
         self.history = list(saved.progress["history"])
@@ -236,6 +242,8 @@ class _State:
     def save(self, folder: Path) -> None:
         """Make this the run's checkpoint; every process takes part, the first writes."""
         tensors = {f"model/{name}": value for name, value in self.network.state_dict().items()}
+        if self.kept is not self.network:
+            tensors |= {f"average/{name}": value for name, value in self.kept.state_dict().items()}
         for index, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{key}": value for key, value in moments.items()}
         own = {"losses": self.losses, "random/augment": self.augment.get_state(), "random/noise": torch.get_rng_state()}
@@ -251,10 +259,23 @@ class _State:
         losses = (reduce(self.fabric, self.losses) / len(self.batches) / self.fabric.world_size).tolist()
         row: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.step, "loss": sum(losses) / len(losses)}
         row["validation_error"] = errors = None
-        if held_out is not None:
+        last = self.recipe.measure_last or self.recipe.epochs
+        if held_out is not None and self.epoch >= self.recipe.epochs - last:
             errors = [_error(network, held_out, self.epoch, self.fabric) for network in self._networks()]
             row["validation_error"] = sum(errors) / len(errors)
         return row | ({"losses": losses, "validation_errors": errors} if self.recipe.seeds > 1 else {})
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Take the weights of an epoch that is over into the network that is kept."""
+        if self.kept is self.network:
+            return
+        share = 1 / min(self.epoch + 1, self.recipe.average_epochs)
+        for mean, value in zip(self.kept.state_dict().values(), self.network.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(value, share)
+            else:
+                mean.copy_(value)
 
     def next_epoch(self, row: dict[str, Any]) -> None:
         """Close an epoch."""
@@ -271,13 +292,13 @@ class _State:
 
     def finish(self) -> None:
         """Leave the trained weights in the caller's model."""
-        if isinstance(self.network, Ensemble):
-            self.model.load_state_dict(self.network.member(0).state_dict())
+        if self.kept is not self.model:
+            self.model.load_state_dict(self._networks()[0].state_dict())
 
     def _networks(self) -> list[nn.Module]:
-        if isinstance(self.network, Ensemble):
-            return [self.network.member(k) for k in range(self.network.size)]
-        return [self.network]
+        if isinstance(self.kept, Ensemble):
+            return [self.kept.member(k) for k in range(self.kept.size)]
+        return [self.kept]
 
     def _members(self) -> list[nn.Module]:
         """The caller's model and its copies."""
@@ -285,9 +306,20 @@ class _State:
         return [first, *(copy.deepcopy(first) for _ in range(self.recipe.seeds - 1))]
 
     def _assemble(self, members: list[nn.Module]) -> None:
+        recipe = self.recipe
         self.network = Ensemble(members) if len(members) > 1 else members[0]
-        weights = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(weights, lr=self.recipe.lr, capturable=self.recipe.cuda_graph)
+        self.kept = copy.deepcopy(self.network) if recipe.average_epochs > 1 else self.network
+        groups: dict[float, list[nn.Parameter]] = {}  # by decay
+        for name, value in self.network.named_parameters():
+            if value.requires_grad:
+                kind = name.replace("/", ".").rpartition(".")[2]
+                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kind, 0.0)
+                groups.setdefault(decay, []).append(value)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
+            lr=recipe.lr,
+            capturable=recipe.cuda_graph,
+        )
 
 
 def schedule(recipe: Recipe, epoch: int) -> tuple[float, float]:
@@ -302,8 +334,11 @@ def schedule(recipe: Recipe, epoch: int) -> tuple[float, float]:
     lr, since = recipe.lr, recipe.schedule_epochs
     if recipe.schedule == "halving":
         return lr * 0.5 ** (epoch // since), 0.9
+    left = (recipe.epochs - epoch) / max(1, recipe.epochs - since)  # of the fall, from 1 to 0
     if recipe.schedule == "linear" and epoch >= since:
-        return lr * (recipe.epochs - epoch) / (recipe.epochs - since), 0.5
+        return lr * left, 0.5
+    if recipe.schedule == "cosine" and epoch >= since:
+        return lr * 0.5 * (1 - math.cos(math.pi * left)), 0.9
     return lr, 0.9
 
 

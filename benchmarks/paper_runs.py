@@ -1,0 +1,59 @@
+"""The rows of the paper at full length, the most important first, within a limit of time: results/paper/.
+
+    python benchmarks/paper_runs.py --minutes 9 --processes 4 --seeds 5 --together 5 --root DATA
+
+What the limit cuts is saved under --work, and the same command goes on with it. Needs no package that only the
+command line needs, so that it runs on a bare machine with a GPU.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from nsm.paper.queue import jobs, work_through
+from nsm.paper.runs import from_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+ORDER = (  # what matters most; runs that are not here follow in the order of the tables
+    "pi-mnist-nsm-tuned", "pi-mnist-nsm", "pi-mnist-stnn", "mnist-bnsm", "mnist-gnsm", "mnist-dcnn",
+    "mnist-bnsm-tuned", "mnist-gnsm-tuned", "mnist-bnsm-ste", "mnist-bd", "mnist-wbd", "mnist-sn", "mnist-bn",
+    "mnist-bnsm-binconcrete", "pi-mnist-relu", "pi-mnist-nsm-synapse", "pi-mnist-additive",
+    "mnist-bnsm-synapse", "mnist-gnsm-synapse", "emnist-unofficial-dcnn", "emnist-unofficial-bnsm",
+    "emnist-unofficial-gnsm", "nmnist-subset-dcnn", "nmnist-subset-bnsm", "nmnist-subset-gnsm",
+    "cifar10-bnsm-tuned", "cifar10-bnsm-scratch", "cifar10-dcnn", "cifar10-gnsm-scratch", "cifar100-bnsm-scratch",
+    "cifar100-dcnn", "cifar100-gnsm-scratch",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="runs; all of ORDER if none is named")
+    parser.add_argument("--minutes", type=float, default=None)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--together", type=int, default=5, help="seeds trained together in one process")
+    parser.add_argument("--root", type=Path, default=None, help="folder of the data")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "paper")
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    asked = parser.parse_args()
+    known = from_rows()
+    unknown = [name for name in asked.names if name not in known]
+    if unknown:
+        parser.error(f"Expected names of runs: {', '.join(known)}, but got {', '.join(unknown)}")
+    runs = [known[name] for name in asked.names or ORDER if name in known]
+    waiting = jobs(runs, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together)
+    left = work_through(
+        waiting,
+        work=asked.work,
+        results=asked.results,
+        root=asked.root,
+        processes=asked.processes,
+        minutes=asked.minutes,
+    )
+    print(f"not finished: {', '.join(left) or 'none'}")
+    return bool(left)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Variants of a recipe, learned from the training split and measured on the validation split: which one wins?
+
+    python benchmarks/search_recipes.py pi-mnist --minutes 8 --processes 6 --seeds 3 [--epochs 200] [--only NAME …]
+
+Each variant is a run of `nsm.paper.runs`, kept in --results as a file of its own as soon as it is finished; what a
+limit of time cuts is saved under --work, and the same command goes on with it. The table at the end, best first, is
+also in results/search/<grid>.json. The test data are never looked at.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nsm import record
+from nsm.paper.queue import jobs, work_through
+from nsm.paper.runs import Run, finished, summary
+from nsm.recipes import CIFAR10_CNN, EMNIST_CNN, MNIST_CNN, PI_MNIST, Recipe
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_DROP: dict[str, Any] = {"input_dropout": 0.2}
+_MEAN: dict[str, Any] = {"average_epochs": 20}
+GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
+    "pi-mnist": (
+        PI_MNIST,
+        {
+            "drop mean": _DROP | _MEAN,
+            "drop mean smooth": _DROP | _MEAN | {"label_smoothing": 0.1},
+            "drop mean decay": _DROP | _MEAN | {"beta_decay": 1.0},
+            "drop mean fixed": _DROP | _MEAN | {"train_beta": False},
+            "drop mean 1e-3": _DROP | _MEAN | {"lr": 1e-3},
+            "drop 0.3 mean": _MEAN | {"input_dropout": 0.3},
+            "flip mean": _MEAN | {"input_flip": 0.05},
+            "flip 0.1 mean": _MEAN | {"input_flip": 0.1},
+            "drop flip mean": _DROP | _MEAN | {"input_flip": 0.05},
+            "drop mean concrete": _DROP | _MEAN | {"unit": "bNSM (BinConcrete)"},
+            "drop mean gaussian": _DROP | _MEAN | {"unit": "gNSM"},
+            "drop mean synapse": _DROP | _MEAN | {"site": "synapse", "draw": "moments"},
+            "drop mean weights": _DROP | _MEAN | {"weight_decay": 1.0},
+            "drop mean 4": _DROP | _MEAN | {"loss_samples": 4},
+            "drop mean decay 1e-3": _DROP | _MEAN | {"beta_decay": 1.0, "lr": 1e-3},
+            "drop mean cosine": _DROP | _MEAN | {"schedule": "cosine", "schedule_epochs": 1, "lr": 1e-3},
+            "drop": _DROP,
+            "mean": _MEAN,
+            "plain": {},
+            "decay mean": _MEAN | {"beta_decay": 3.0},
+            "mean 50": {"average_epochs": 50},
+            "drop mean smooth decay": _DROP | _MEAN | {"label_smoothing": 0.1, "beta_decay": 1.0},
+            "drop 0.4 mean": _MEAN | {"input_dropout": 0.4},
+            "flip 0.2 mean": _MEAN | {"input_flip": 0.2},
+        },
+    ),
+    "mnist-cnn": (
+        MNIST_CNN,
+        {
+            "shift": {"augmentation": "shift"},
+            "shift mean": {"augmentation": "shift"} | _MEAN,
+            "shift mean 1e-3": {"augmentation": "shift", "lr": 1e-3} | _MEAN,
+            "shift mean gaussian": {"augmentation": "shift", "unit": "gNSM"} | _MEAN,
+            "mean": _MEAN,
+            "drop mean": _DROP | _MEAN,
+            "plain": {},
+        },
+    ),
+    "emnist-cnn": (
+        replace(EMNIST_CNN, data="emnist-letters-unofficial"),
+        {"plain": {}, "mean": _MEAN, "shift mean": {"augmentation": "shift"} | _MEAN},
+    ),
+    "cifar10-cnn": (
+        CIFAR10_CNN,
+        {
+            "1e-3": {"lr": 1e-3},
+            "1e-3 mean": {"lr": 1e-3} | _MEAN,
+            "1e-3 cosine": {"lr": 1e-3, "schedule": "cosine", "schedule_epochs": 1},
+            "plain": {},
+        },
+    ),
+}
+
+
+def variant(grid: str, name: str, epochs: int | None, last: int, inputs: tuple[int, int] | None) -> Run:
+    """The run of one variant; fewer epochs than the recipe's shrink its schedule alike."""
+    base, changes = GRIDS[grid]
+    recipe = replace(base, **changes[name], num_samples=100, measure_last=last)
+    if epochs is not None:
+        share = epochs / recipe.epochs
+        shorter = max(1, round(recipe.schedule_epochs * share))
+        mean = max(1, round(recipe.average_epochs * share)) if recipe.average_epochs > 1 else 1
+        recipe = replace(recipe, epochs=epochs, schedule_epochs=shorter, average_epochs=mean)
+    return Run(name=f"{grid} {name}".replace(" ", "-"), recipe=recipe, inputs=inputs)
+
+
+def table(runs: dict[str, Run], results: Path) -> list[dict[str, Any]]:
+    """What is known of every variant, the best first."""
+    rows = []
+    for name, run in runs.items():
+        parts = finished(run, results)
+        errors = [sum(each) / len(each) for part in parts for each in part["errors"]]
+        if errors:
+            seconds, loss = sum(part["seconds"] for part in parts), parts[0]["losses"][-1]
+            rows.append({"variant": name, **summary(errors), "loss": loss, "seconds": seconds})
+    return sorted(rows, key=lambda row: row["mean"])
+
+
+def main() -> int:
+    """Run what is missing, and show what there is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grid", choices=GRIDS)
+    parser.add_argument("--only", nargs="*", help="variants; all if none is named")
+    parser.add_argument("--epochs", type=int, default=None, help="fewer than the recipe's")
+    parser.add_argument("--last", type=int, default=10, help="last epochs whose errors are averaged")
+    parser.add_argument("--inputs", type=int, nargs=2, default=None, help="learn from and measure on so many")
+    parser.add_argument("--minutes", type=float, default=None)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--together", type=int, default=10, help="seeds trained together in one process")
+    parser.add_argument("--root", type=Path, default=None, help="folder of the data")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "search")
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "search")
+    asked = parser.parse_args()
+    names = asked.only or list(GRIDS[asked.grid][1])
+    inputs = tuple(asked.inputs) if asked.inputs else None
+    runs = {name: variant(asked.grid, name, asked.epochs, asked.last, inputs) for name in names}
+    waiting = jobs(
+        list(runs.values()), work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together
+    )
+    left = work_through(
+        waiting,
+        work=asked.work,
+        results=asked.results,
+        root=asked.root,
+        processes=asked.processes,
+        minutes=asked.minutes,
+    )
+    rows = table(runs, asked.results)
+    for row in rows:
+        print(f"{row['mean']:.3f} ± {row['standard_error'] or 0:.3f} %  n={row['n']}  {row['variant']}")
+    changes = {name: GRIDS[asked.grid][1][name] for name in names}
+    base = GRIDS[asked.grid][0].to_dict()
+    record.write(asked.results / f"{asked.grid}.json", {"recipe": base, "variants": changes, "rows": rows})
+    print(f"not finished: {', '.join(left) or 'none'}")
+    return bool(left)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

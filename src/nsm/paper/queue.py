@@ -1,0 +1,116 @@
+"""Many parts of runs, on this machine: some processes at a time, a limit on the time, and nothing lost at its end."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsm.paper.runs import Run, collect, missing, part_folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of a run that is to be trained: ``seeds`` networks from ``seed`` on."""
+
+    run: Run
+    seed: int
+    seeds: int
+
+    @property
+    def name(self) -> str:
+        """What to call it while it runs."""
+        return f"{self.run.name} seed {self.seed}" + (f"–{self.seed + self.seeds - 1}" if self.seeds > 1 else "")
+
+
+def jobs(runs: Sequence[Run], *, work: Path, results: Path, seeds: int, together: int) -> list[Job]:
+    """The parts that results lack, at most ``together`` seeds in each."""
+    found = []
+    for run in runs:
+        collect(run, work, results)  # what a process finished whose parent did not live to see it
+        lacking = missing(run, results, seeds)
+        found += [Job(run, some[0], len(some)) for some in _stretches(lacking, together)]
+    return found
+
+
+def _stretches(seeds: list[int], longest: int) -> list[list[int]]:
+    """Cut into stretches of neighbours.
+
+    >>> _stretches([0, 1, 2, 4], 2)
+    [[0, 1], [2], [4]]
+    """
+    found: list[list[int]] = []
+    for seed in seeds:
+        if found and len(found[-1]) < longest and found[-1][-1] == seed - 1:
+            found[-1].append(seed)
+        else:
+            found.append([seed])
+    return found
+
+
+def work_through(
+    waiting: Sequence[Job],
+    *,
+    work: Path,
+    results: Path,
+    root: Path | None = None,
+    processes: int = 1,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> list[str]:
+    """Train parts in their order, ``processes`` at a time; returns the names of those that were not finished.
+
+    When the time is up, processes are asked to end, which they do after saving; the same call goes on with them. A
+    part that starts from another run waits for that.
+    """
+    began, queue, going = time.monotonic(), list(waiting), dict[Job, tuple[subprocess.Popen, Path]]()
+    unfinished: list[str] = []
+
+    def over() -> bool:
+        return minutes is not None and time.monotonic() - began > 60 * minutes
+
+    while queue or going:
+        busy = {job.run.name for job in (*queue, *going)}
+        for job in [job for job in queue if job.run.start not in busy]:
+            if len(going) < processes and not over():
+                queue.remove(job)
+                going[job] = _start(job, work, root)
+                say(f"{time.monotonic() - began:6.0f} s  {job.name}: begins")
+        for job, (process, log) in list(going.items()):
+            if process.poll() is None:
+                continue
+            del going[job]
+            if process.returncode == 0:
+                collect(job.run, work, results)
+                words = log.read_text().strip().splitlines()[-1]
+            else:
+                unfinished.append(job.name)
+                words = f"{job.name}: status {process.returncode}: " + " ".join(log.read_text().splitlines()[-1:])
+            say(f"{time.monotonic() - began:6.0f} s  {words}")
+        if over():
+            unfinished += [job.name for job in queue]
+            queue.clear()
+            for process, _ in going.values():
+                process.terminate()
+            _wait(going, seconds=60)
+        time.sleep(0.2)
+    return unfinished
+
+
+def _start(job: Job, work: Path, root: Path | None) -> tuple[subprocess.Popen, Path]:
+    log = part_folder(job.run, job.seed, job.seeds, work).with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "nsm.paper.runs", job.run.to_json(), "--work", str(work)]
+    words += ["--seed", str(job.seed), "--seeds", str(job.seeds), *(["--root", str(root)] if root else [])]
+    with open(log, "w", encoding="utf-8") as file:
+        return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT), log
+
+
+def _wait(going: dict[Job, tuple[subprocess.Popen, Path]], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    for process, _ in going.values():
+        try:
+            process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()

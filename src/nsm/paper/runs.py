@@ -1,0 +1,254 @@
+"""One run: networks trained by one recipe, their test errors over the last epochs, and the file that keeps them.
+
+A run is made of *parts*, each some seeds trained together in a folder of its own, so that parts can be trained beside
+each other, on other machines, and resumed. ``collect`` joins the parts that are finished into
+``results/paper/<name>.json``. A part can be run as a process:
+
+    python -m nsm.paper.runs RUN --seed 0 --seeds 5 --work runs/paper --results results --root DATA
+
+where RUN is the name of a run of `nsm.paper.rows`, or a `Run` as JSON.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsm import checkpoint, record
+from nsm.batches import derive
+from nsm.data import DataError, Dataset, load
+from nsm.networks import build
+from nsm.paper.rows import ROWS, Row
+from nsm.paper.scaling import scaling
+from nsm.recipes import Recipe
+from nsm.training import fit
+
+PART = "part.json"  # in the folder of a part, once it is finished
+_MACHINE = (  # fields of a recipe that say how it is computed, not what
+    "seed", "seeds", "init_from", "accelerator", "devices", "num_nodes", "precision", "compile", "cuda_graph",
+    "num_workers", "save_every", "tensorboard",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What to train and measure.
+
+    Attributes:
+        name: Name of its result.
+        recipe: How; its validation split, in its last epochs, is what the error is measured on.
+        start: The run whose trained network it starts from.
+        sizes: How many inputs to learn from and to be measured on the data must have; None for any.
+        scaled: Whether to measure the trained networks with scaled weights too.
+        inputs: Learn from so many inputs only, and measure on so many: (training, test); None for all.
+        quick: Whether this is a small version, whose numbers stand for nothing.
+    """
+
+    name: str
+    recipe: Recipe
+    start: str | None = None
+    sizes: tuple[int, int] | None = None
+    scaled: bool = False
+    inputs: tuple[int, int] | None = None
+    quick: bool = False
+
+    def to_json(self) -> str:
+        """All of it, as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Run":
+        """What `to_json` wrote."""
+        values = json.loads(text)
+        pairs = {key: tuple(values[key]) for key in ("sizes", "inputs") if values[key] is not None}
+        return cls(**{**values, **pairs, "recipe": Recipe.from_dict(values["recipe"])})
+
+
+def from_rows(table: str | None = None, rows: tuple[Row, ...] = ROWS) -> dict[str, Run]:
+    """The runs behind the rows of a table, or of all: learned from all training data, measured on the test data."""
+    runs: dict[str, Run] = {}
+    for row in rows:
+        if row.recipe is None or row.run is None or table not in (None, row.table):
+            continue
+        recipe = replace(
+            row.recipe,
+            train_split="train+validation",
+            validation_split="test",
+            num_samples=100,
+            measure_last=row.last,
+        )
+        scaled = row.table == "table1" and row.recipe.unit in ("bNSM", "StNN", "dCNN")
+        runs[row.run] = Run(name=row.run, recipe=recipe, start=row.start, sizes=row.sizes, scaled=scaled)
+    return runs
+
+
+# ------------------------------------------------------------------------- training
+
+
+def part_folder(run: Run, seed: int, seeds: int, work: Path) -> Path:
+    """Where the part of a run is trained that begins with ``seed``."""
+    return work / run.name / f"seed-{seed}" if seeds == 1 else work / run.name / f"seeds-{seed}-{seed + seeds - 1}"
+
+
+def train_part(run: Run, seed: int, seeds: int, work: Path, root: Path | None = None) -> Path:
+    """Train and measure some seeds of a run, from where it was cut if it was; returns the part's file."""
+    folder = part_folder(run, seed, seeds, work)
+    if (folder / PART).exists():
+        return folder / PART
+    recipe = replace(_on_device(run.recipe), seed=seed, seeds=seeds)
+    if run.start is not None:
+        recipe = replace(recipe, init_from=str(_trained(run.start, work)))
+    train, test = _data(run, root)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "weights"))
+        model = build(recipe)
+    resume = (folder / checkpoint.RUN).exists()
+    history = fit(model, train, recipe, validation=test, run_dir=folder, resume=resume)
+    measured = [row for row in history.rows if row["validation_error"] is not None]
+    errors = [row.get("validation_errors", [row["validation_error"]]) for row in measured]  # (epochs, seeds)
+    part = {
+        "seeds": list(range(seed, seed + seeds)),
+        "recipe": recipe.to_dict(),
+        "training_inputs": len(train),
+        "test_inputs": len(test),
+        "seconds": sum(row["seconds"] for row in history.rows),
+        "epochs": [row["epoch"] for row in measured],
+        "errors": [[round(100 * error, 6) for error in each] for each in zip(*errors, strict=True)],
+        "losses": [round(row["loss"], 6) for row in history.rows],
+    }
+    if run.scaled:
+        networks = [checkpoint.load(folder, member=k) for k in range(seeds)]
+        part["scaling"] = scaling(networks, test, recipe)
+    record.write(folder / PART, part)
+    return folder / PART
+
+
+def _on_device(recipe: Recipe) -> Recipe:
+    """The recipe with all that makes a GPU fast, where there is one; checkpoints only every so often."""
+    if not torch.cuda.is_available() or recipe.accelerator == "cpu":
+        return replace(recipe, save_every=2000)
+    return replace(recipe, precision="bf16-mixed", compile=True, cuda_graph=True, save_every=20_000)
+
+
+def _trained(start: str, work: Path) -> Path:
+    """The folder of a finished part of the run to start from."""
+    finished = sorted((work / start).glob(f"*/{PART}"))
+    if not finished:
+        raise FileNotFoundError(f"Expected {work / start} to hold a trained network to start from, but got none")
+    return finished[0].parent
+
+
+def _data(run: Run, root: Path | None) -> tuple[Dataset, Dataset]:
+    recipe = run.recipe
+    train, test = (load(recipe.data, split, root) for split in (recipe.train_split, str(recipe.validation_split)))
+    if run.sizes not in (None, (len(train), len(test))):
+        wanted = " + ".join(f"{size:,}" for size in run.sizes or ())
+        got = f"{len(train):,} + {len(test):,}"
+        raise DataError(f"Expected {recipe.data} to have {wanted} inputs for {run.name}, but got {got}")
+    if run.inputs is not None:
+        train, test = (_head(dataset, count) for dataset, count in zip((train, test), run.inputs, strict=True))
+    return train, test
+
+
+def _head(dataset: Dataset, count: int) -> Dataset:
+    """``count`` inputs spread evenly over a data set, whose order may be by class."""
+    chosen = torch.arange(min(count, len(dataset))) * len(dataset) // min(count, len(dataset))
+    recordings = None if dataset.recordings is None else dataset.recordings[chosen]
+    return replace(dataset, stored=dataset.stored[chosen], labels=dataset.labels[chosen], recordings=recordings)
+
+
+# ------------------------------------------------------------------------- results
+
+
+def result_path(name: str, results: Path) -> Path:
+    """Where the result of a run is kept."""
+    return results / "paper" / f"{name}.json"
+
+
+def same(run: Run, parts: list[dict[str, Any]]) -> bool:
+    """Whether parts were made by the recipe of this run, on whatever machine."""
+    return all(_essence(part["recipe"]) == _essence(run.recipe.to_dict()) for part in parts)
+
+
+def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
+    whole = {**Recipe().to_dict(), **recipe}  # a field that is younger than the part had its default
+    return {name: value for name, value in whole.items() if name not in _MACHINE}
+
+
+def finished(run: Run, results: Path) -> list[dict[str, Any]]:
+    """The parts of a run that its result holds; none if they were made by another recipe."""
+    path = result_path(run.name, results)
+    parts = json.loads(path.read_text())["parts"] if path.exists() else []
+    return parts if same(run, parts) else []
+
+
+def missing(run: Run, results: Path, seeds: int) -> list[int]:
+    """Which of the first ``seeds`` seeds the result of a run does not have."""
+    done = {seed for part in finished(run, results) for seed in part["seeds"]}
+    return [seed for seed in range(seeds) if seed not in done]
+
+
+def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
+    """Join the finished parts of a run with those of its result, and write that; None where there are none."""
+    found = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
+    parts = {tuple(part["seeds"]): part for part in [*finished(run, results), *found] if same(run, [part])}
+    if not parts:
+        return None
+    chosen: list[dict[str, Any]] = []
+    taken: set[int] = set()
+    for seeds, part in sorted(parts.items(), key=lambda item: (-len(item[0]), item[0])):
+        if not taken & set(seeds):  # a seed counts once, in the larger of the parts that have it
+            chosen.append(part)
+            taken |= set(seeds)
+    chosen.sort(key=lambda part: part["seeds"])
+    errors = [statistics.fmean(each) for part in chosen for each in part["errors"]]
+    result = {
+        "run": run.name,
+        "start": run.start,
+        "quick": run.quick,
+        "hardware": chosen[0]["hardware"],
+        "commit": chosen[0]["commit"],
+        **summary(errors),
+        "seconds": sum(part["seconds"] for part in chosen),
+        "parts": chosen,
+    }
+    record.write(result_path(run.name, results), result)
+    return result
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    """The mean of one value for each seed, and its standard error (None of a single seed).
+
+    >>> summary([1.0, 2.0, 3.0])["mean"]
+    2.0
+    """
+    n = len(values)
+    spread = statistics.stdev(values) / math.sqrt(n) if n > 1 else None
+    return {"mean": statistics.fmean(values), "standard_error": spread, "n": n, "values": values}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one part, as a process of its own."""
+    parser = argparse.ArgumentParser(prog="python -m nsm.paper.runs", description="Train one part of a run.")
+    parser.add_argument("run", help="name of a run, or a run as JSON")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to train together")
+    parser.add_argument("--work", type=Path, default=Path("runs/paper"), help="folder of the parts")
+    parser.add_argument("--root", type=Path, default=None, help="folder of the data")
+    asked = parser.parse_args(arguments)
+    run = Run.from_json(asked.run) if asked.run.startswith("{") else from_rows()[asked.run]
+    path = train_part(run, asked.seed, asked.seeds, asked.work, asked.root)
+    part = json.loads(path.read_text())
+    means = ", ".join(f"{statistics.fmean(each):.3f}" for each in part["errors"])
+    print(f"{run.name}: {means} % in {part['seconds']:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

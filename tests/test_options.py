@@ -1,0 +1,153 @@
+"""Options of learning beyond the paper's recipe: each does what it says, together with several seeds and resuming."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Generator, nn
+
+import nsm
+from nsm import checkpoint, training
+from nsm.batches import Batches
+from nsm.processes import Interrupted
+from nsm.steps import Step
+from nsm.training import fit, schedule
+from test_steps import cut_after
+from test_training import TINY, assert_equal_runs, net, smooth, tiny
+
+CPU = torch.device("cpu")
+ALL = replace(
+    TINY,
+    weight_decay=0.1,
+    beta_decay=0.3,
+    label_smoothing=0.1,
+    loss_samples=2,
+    average_epochs=2,
+    input_dropout=0.2,
+    input_flip=0.1,
+    schedule="cosine",
+    schedule_epochs=1,
+)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_cut_run_with_every_option_ends_like_one_that_was_not(tmp_path, monkeypatch, seeds):
+    recipe = replace(ALL, seeds=seeds)
+    fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        cut_after(patch, 6)  # in the second of three epochs of four steps
+        with pytest.raises(Interrupted):
+            fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / "cut")
+    fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / "cut", resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_network_kept_is_a_running_average(tmp_path, seeds):
+    """Weights do not depend on the averaging, so runs of 1, 2 and 3 epochs show what is averaged."""
+    weights = []
+    for epochs in (1, 2, 3):
+        recipe = replace(TINY, epochs=epochs, seeds=seeds)
+        fit(smooth(), tiny(), recipe, run_dir=tmp_path / str(epochs))
+        weights.append(checkpoint.read(tmp_path / str(epochs)).weights)
+    model = smooth()
+    fit(model, tiny(), replace(TINY, average_epochs=2, seeds=seeds), run_dir=tmp_path / "mean")
+    found = checkpoint.read(tmp_path / "mean").weights
+    for name, value in found.items():
+        first, second, third = (each[name] for each in weights)
+        torch.testing.assert_close(value, ((first + second) / 2 + third) / 2)
+        torch.testing.assert_close(model.state_dict()[name], value[0] if seeds > 1 else value)
+    kept = checkpoint.load(tmp_path / "mean", member=seeds - 1, model=smooth(1))
+    assert torch.equal(kept.state_dict()["3.weight"], found["3.weight"][-1] if seeds > 1 else found["3.weight"])
+
+
+def test_the_mean_is_what_is_measured(monkeypatch):
+    seen = []
+
+    def error(network, *_):
+        seen.append(network[3].weight.detach().clone())
+        return 0.0
+
+    monkeypatch.setattr(training, "_error", error)
+    model = smooth()
+    fit(model, tiny(), replace(TINY, average_epochs=2), validation=tiny())
+    assert torch.equal(seen[-1], model[3].weight)
+
+
+def test_decay_takes_weights_and_beta_away():
+    """Without gradients (a loss that does not depend on them) decay alone acts: (1 − lr decay) each step."""
+
+    class Blind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.shift = nsm.NSMLinear(32, 4), nn.Parameter(torch.zeros(2))
+
+        def forward(self, x):
+            return self.layer(x.flatten(1)).sum(-1, keepdim=True) * 0 + self.shift
+
+    model = Blind()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    steps = TINY.epochs * math.ceil(37 / 10)
+    fit(model, tiny(), replace(TINY, weight_decay=0.5, beta_decay=2.0, initialize=False))
+    for name, decay in (("layer.weight", 0.5), ("layer.beta", 2.0), ("layer.bias", 0.0)):
+        torch.testing.assert_close(model.state_dict()[name], before[name] * (1 - TINY.lr * decay) ** steps)
+
+
+def test_beta_that_is_not_trained_stays():
+    for trained in (True, False):
+        model = net()
+        fit(model, tiny(), replace(TINY, train_beta=trained, initialize=False))
+        assert bool((model[1].beta == 1).all()) != trained
+        assert not torch.equal(model[1].weight, net()[1].weight)
+
+
+def test_the_loss_on_the_mean_of_samples_and_smooth_labels():
+    """With several seeds; a network whose noise is its own record, so that the mean can be taken by hand."""
+
+    class Noisy(nn.Module):
+        def forward(self, x):
+            self.logits = x * (1 + torch.rand(x.shape))
+            return self.logits + 0 * weight
+
+    weight = nn.Parameter(torch.zeros(()))
+    network, fabric = Noisy(), Fabric(accelerator="cpu", devices=1)
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 5, 3), torch.randint(3, (2, 5))
+    step = Step(network, torch.optim.SGD([weight], lr=1.0), fabric, samples=4, smoothing=0.3)
+    losses = step(x, y, 5)
+    p = network.logits.softmax(-1).view(2, 5, 4, 3).mean(2)
+    target = nn.functional.one_hot(y, 3) * 0.7 + 0.1
+    torch.testing.assert_close(losses, -(target * p.log()).sum(-1).mean(-1).double(), rtol=1e-5, atol=1e-6)
+
+
+def test_pixels_are_wiped_out_and_turned_in_training_alone():
+    n = 2000
+    recipe = replace(TINY, input_dropout=0.3, input_flip=0.1, batch_size=n)
+    batches = Batches(tiny(n), recipe, CPU)
+    order = torch.arange(n)[None]
+    ((x, _, _),) = batches.epoch(0, order, 0, Generator().manual_seed(0))
+    clean = torch.cat([inputs for inputs, _ in batches.all()])
+    assert torch.equal(clean, tiny(n).inputs)
+    ink, empty = clean == 1, clean == -1
+    assert set(x.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float((x[ink] == -1).float().mean()) - 0.4) < 0.02  # wiped out or turned
+    assert abs(float((x[empty] == 1).float().mean()) - 0.1) < 0.02  # turned; ±0.02 is beyond 6 standard deviations
+
+
+def test_errors_are_measured_in_the_last_epochs_alone(tmp_path):
+    for seeds in (1, 2):
+        recipe = replace(TINY, measure_last=2, seeds=seeds)
+        history = fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / str(seeds))
+        assert [error is None for error in history.validation_error] == [True, False, False]
+        assert (tmp_path / str(seeds) / "learning-curve.png").exists()
+
+
+def test_the_cosine():
+    recipe = replace(TINY, epochs=10, schedule="cosine", schedule_epochs=2, lr=1.0)
+    rates = [schedule(recipe, epoch)[0] for epoch in range(10)]
+    assert rates[:3] == [1.0, 1.0, 1.0]
+    assert rates[6] == pytest.approx(0.5)
+    assert all(a > b > 0 for a, b in itertools.pairwise(rates[2:]))
