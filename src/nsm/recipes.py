@@ -171,8 +171,8 @@ def _check(name: str, value: Any, hint: Any, least: Any = None, below: Any = Non
             raise ValueError(f"Expected argument `{name}` to be one of {list(get_args(kind))}, but got {value!r}{near}")
         return
     right = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-    inside = right and (least is None or least <= value < (math.inf if below is None else below))
-    if not inside:
+    high: Any = math.inf if below is None else below
+    if not right or (least is not None and not least <= value < high):
         article = "an" if kind is int else "a"
         bound = "" if least is None else f" of at least {least}" + (f" and below {below}" if below else "")
         raise ValueError(f"Expected argument `{name}` to be {article} {kind.__name__}{bound}, but got {value!r}")
