@@ -1,0 +1,279 @@
+"""Weights and gradients of the MNIST CNN: NSM, the NSM trained with BinConcrete, and the sigmoid network.
+
+The three have the same weights at the start and see the same mini-batches. Their gradients are compared once along
+their own trajectories, as in the paper, where after a while they are gradients of different functions; and once at the
+same weights, those of the NSM as it learns, where only the way of the gradient differs. Since the first two are random,
+the angle between two draws of the NSM's own gradient is shown beside: no other can be expected to be smaller.
+"""
+
+import argparse
+import copy
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nsm import data
+from nsm.estimators import Concrete
+from nsm.layers import NSMLayer
+from nsm.paper.learning import device, differentiate, layers, minibatches, start
+from nsm.paper.showing import COLORS, STYLES, label, read, save, write
+from nsm.recipes import MNIST_CNN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "figure-statistics"
+RECIPES = {
+    "NSM": MNIST_CNN,
+    "BinConcrete": replace(MNIST_CNN, unit="bNSM (BinConcrete)"),
+    "sigmoid": replace(MNIST_CNN, unit="sigmoid"),
+}
+LAYERS = {"conv1": "convolution 1", "conv2": "convolution 2", "fc1": "fully connected 1", "out": "fully connected 2"}
+POINTS = 60
+WINDOW = 5  # mini-batches around a point that is shown, since a single gradient says little
+
+
+def run(quick: bool = False, seeds: int = 1, epochs: int | None = None) -> dict[str, Any]:
+    """Train the three networks for 10 epochs (a sixth of one in the quick version), write the record and draw it.
+
+    Args:
+        quick: 100 mini-batches.
+        seeds: Starts; curves are means over them, histograms are of the first.
+        epochs: Another number of epochs; such a record says that it is a short one.
+    """
+    began = time.perf_counter()
+    digits = data.load("mnist", "train+validation").to(device())
+    per_epoch = -(-len(digits) // MNIST_CNN.batch_size)
+    steps = 100 if quick else (epochs or 10) * per_epoch
+    with torch.random.fork_rng():
+        found = [_compare(digits, seed, steps) for seed in range(seeds)]
+    result = {
+        "about": "MNIST CNN: histograms at the end, means of weights and gradients, cosines of gradients per layer",
+        "quick": quick or (epochs or 10) < 10,
+        "seeds": seeds,
+        "steps": steps,
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
+        "step": found[0]["step"],
+        "histograms": found[0]["histograms"],
+        "curves": _mean([each["curves"] for each in found]),
+        "cosines": _mean([each["cosines"] for each in found]),
+        "seconds": time.perf_counter() - began,
+    }
+    result = write(NAME, result)
+    save(draw(result), NAME)
+    return result
+
+
+def _compare(digits: data.Dataset, seed: int, steps: int) -> dict[str, Any]:
+    """One start: three networks through the same mini-batches."""
+    networks = _starts(digits, seed)
+    first = {key: layer.weight.detach().std().item() for key, layer in layers(networks["NSM"]).items()}
+    optimizers = {name: torch.optim.Adam(n.parameters(), lr=MNIST_CNN.lr) for name, n in networks.items()}
+    shown, every = [], max(WINDOW, steps // POINTS)
+    rows: list[dict[str, Tensor]] = []  # (layers,) of every quantity, in the mini-batches that are looked at
+    for step, (x, y) in enumerate(minibatches(digits, replace(MNIST_CNN, seed=seed), steps)):
+        gradients = {}
+        for name, network in networks.items():
+            differentiate(network, x, y)
+            gradients[name] = _gradients(network)
+        if step % every < WINDOW:
+            here = _at_the_same_weights(networks["NSM"], networks["sigmoid"], gradients["NSM"], x, y)
+            rows.append({**_statistics(networks, gradients), **_own(gradients), **here})
+            shown.append(step)
+        for optimizer in optimizers.values():
+            optimizer.step()
+    points = {key: torch.stack([row[key] for row in rows]).cpu() for key in rows[0]}  # (looks, layers)
+    windows = [k for k, step in enumerate(shown) if step % every == 0] + [len(shown)]
+    smooth = {key: torch.stack([v[a:b].mean(0) for a, b in pairwise(windows)]) for key, v in points.items()}
+    named = {key: dict(zip(LAYERS, v.T.tolist(), strict=True)) for key, v in smooth.items()}
+    return {
+        "step": [shown[k] for k in windows[:-1]],
+        "histograms": {name: _histograms(network, first) for name, network in networks.items()},
+        "curves": {key: value for key, value in named.items() if not key.startswith(("own", "same"))},
+        "cosines": {key: value for key, value in named.items() if key.startswith(("own", "same"))},
+    }
+
+
+def _starts(digits: data.Dataset, seed: int) -> dict[str, nn.Module]:
+    """The three networks with the same weights; β and b from the same inputs."""
+    found: dict[str, nn.Module] = {}
+    for name in ("sigmoid", "NSM", "BinConcrete"):
+        found[name] = start(replace(RECIPES[name], seed=seed), digits, weights=found.get("sigmoid"))
+    return {name: found[name] for name in RECIPES}
+
+
+def _gradients(network: nn.Module) -> list[Tensor]:
+    """Of the weights of every layer, flat."""
+    return [layer.weight.grad.flatten().clone() for layer in layers(network).values()]  # type: ignore[union-attr]
+
+
+def _statistics(networks: dict[str, nn.Module], gradients: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    rows = {}
+    for name, network in networks.items():
+        weights = [layer.weight.detach() for layer in layers(network).values()]
+        rows[f"mean weight/{name}"] = torch.stack([w.mean() for w in weights])
+        rows[f"std weight/{name}"] = torch.stack([w.std() for w in weights])
+        rows[f"mean gradient/{name}"] = torch.stack([g.mean() for g in gradients[name]])
+        rows[f"mean size of gradient/{name}"] = torch.stack([g.abs().mean() for g in gradients[name]])
+    return rows
+
+
+def _own(gradients: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    others = ("BinConcrete", "sigmoid")
+    return {f"own/{name}": cosines(gradients["NSM"], gradients[name]) for name in others}
+
+
+def _at_the_same_weights(
+    nsm: nn.Module, sigmoid: nn.Module, gradient: list[Tensor], x: Tensor, y: Tensor
+) -> dict[str, Tensor]:
+    """The NSM's gradient against another draw of it, BinConcrete's, and the sigmoid network's with its w and b."""
+    again, relaxed, smooth = copy.deepcopy(nsm), copy.deepcopy(nsm), copy.deepcopy(sigmoid)
+    for layer in layers(relaxed).values():
+        if isinstance(layer, NSMLayer):
+            layer.estimator = Concrete()
+    with torch.no_grad():
+        for own, other in zip(layers(smooth).values(), layers(nsm).values(), strict=True):
+            own.weight.copy_(other.weight)
+            own.bias.copy_(other.bias)  # type: ignore[union-attr, arg-type]
+    found = {}
+    for name, network in {"NSM": again, "BinConcrete": relaxed, "sigmoid": smooth}.items():
+        differentiate(network, x, y)
+        found[f"same/{name}"] = cosines(gradient, _gradients(network))
+    return found
+
+
+def cosines(one: list[Tensor], other: list[Tensor]) -> Tensor:
+    """The cosine of the angle between two gradients, for every layer.
+
+    >>> cosines([torch.tensor([1.0, 0.0])], [torch.tensor([1.0, 1.0])])
+    tensor([0.7071])
+    """
+    return torch.stack([torch.nn.functional.cosine_similarity(a, b, dim=0) for a, b in zip(one, other, strict=True)])
+
+
+def _histograms(network: nn.Module, first: dict[str, float]) -> dict[str, Any]:
+    """Of each layer's weights the density, over a range that holds all but one in a thousand, and the std."""
+    found = {}
+    for name, layer in layers(network).items():
+        weights = layer.weight.detach().flatten().cpu()
+        reach = torch.quantile(weights.abs(), 0.999).item()
+        bins = min(41, len(weights) // 50)
+        density, edges = torch.histogram(weights, bins, range=(-reach, reach), density=True)
+        found[name] = {
+            "edges": [edges[0].item(), edges[-1].item()],
+            "density": density.tolist(),
+            "std": weights.std().item(),
+            "first_std": first[name],
+        }
+    return found
+
+
+def _mean(found: list[Any]) -> Any:
+    """The mean of nested records of numbers."""
+    if isinstance(found[0], dict):
+        return {key: _mean([each[key] for each in found]) for key in found[0]}
+    if isinstance(found[0], list):
+        return [_mean(list(each)) for each in zip(*found, strict=True)]
+    return sum(found) / len(found)
+
+
+# ------------------------------------------------------------------------- the picture
+
+
+def draw(result: dict[str, Any]) -> "Figure":
+    """A column for each layer; rows for histograms, mean weights, gradients, and the two kinds of angles."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 13.5), layout="constrained")
+    grid = figure.subplots(5, len(LAYERS))
+    for column, (key, title) in enumerate(LAYERS.items()):
+        panels = [row[column] for row in grid]
+        _draw_histogram(panels[0], result, key)
+        panels[0].set_title(title)
+        for panel, what in ((panels[1], "mean weight"), (panels[2], "mean size of gradient")):
+            for name in RECIPES:
+                panel.plot(result["step"], result["curves"][f"{what}/{name}"][key], **_line(name))
+        panels[1].axhline(0, color="0.6", linewidth=0.6, zorder=0)
+        panels[2].set_yscale("log")
+        for panel, kind in ((panels[3], "own"), (panels[4], "same")):
+            for name in RECIPES:
+                if curve := result["cosines"].get(f"{kind}/{name}"):
+                    panel.plot(result["step"], curve[key], **_line(name))
+            panel.set(ylim=(-0.3, 1.02))
+            panel.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+        for panel in panels[1:]:
+            panel.set(xlim=(0, result["steps"]))
+        panels[-1].set(xlabel="mini-batch")
+    for row, what in zip(
+        grid[:, 0],
+        (
+            "density of weights\nat the end",
+            "mean weight",
+            "mean |gradient|",
+            "cosine with the NSM's\ngradient, own trajectories",
+            "cosine with the NSM's\ngradient, same weights",
+        ),
+        strict=True,
+    ):
+        row.set_ylabel(what)
+    grid[0, 0].legend(frameon=False, fontsize=8)
+    grid[4, 0].legend(
+        handles=grid[4, 0].lines[:3], labels=["NSM, another draw", "BinConcrete", "sigmoid"], frameon=False, fontsize=8
+    )
+    figure.suptitle(f"{label(result)}{caption(result)}", fontsize=11)
+    return figure
+
+
+def caption(result: dict[str, Any]) -> str:
+    """What is seen, in numbers: the cosines over the last third of the run, averaged over layers."""
+    last = {name: mean_cosine(result, name) for name in result["cosines"]}
+    return (
+        f"MNIST CNN, {result['steps']} mini-batches, {result['seeds']} start{'s' * (result['seeds'] > 1)}. Cosine with "
+        f"the NSM's gradient over the last third, mean of the layers:\nsame weights: BinConcrete "
+        f"{last['same/BinConcrete']:.2f}, sigmoid {last['same/sigmoid']:.2f}, another draw of the NSM "
+        f"{last['same/NSM']:.2f};  own trajectories: BinConcrete {last['own/BinConcrete']:.2f}, "
+        f"sigmoid {last['own/sigmoid']:.2f}"
+    )
+
+
+def mean_cosine(result: dict[str, Any], name: str) -> float:
+    """Over the last third of the run and all layers."""
+    curves = [curve[-max(1, len(curve) // 3) :] for curve in result["cosines"][name].values()]
+    return sum(map(sum, curves)) / sum(map(len, curves))
+
+
+def _draw_histogram(panel: Any, result: dict[str, Any], key: str) -> None:
+    for name in RECIPES:
+        found = result["histograms"][name][key]
+        (low, high), count = found["edges"], len(found["density"])
+        middle = [low + (high - low) * (k + 0.5) / count for k in range(count)]
+        style = {**_line(name), "label": name}
+        panel.plot(middle, found["density"], **style)
+    panel.set(ylim=(0, None), xlabel="weight")
+
+
+def _line(name: str) -> dict[str, Any]:
+    return {"color": COLORS[name], "linestyle": STYLES[name], "linewidth": 1.6, "label": name}
+
+
+def main() -> None:
+    """Run, or only draw again."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
+    options = parser.parse_args()
+    record = read(NAME) if options.draw else None
+    if record:
+        save(draw(record), NAME)
+    else:
+        run(options.quick, options.seeds, options.epochs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The weights of the third layer while the network learns, NSM against StNN.
+
+The paper: in the NSM their distribution stays narrow around its mean, in the StNN it spreads, because the NSM's scale
+is in β. Weights are shown in units of their standard deviation at the start, as the paper normalises them.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nsm import data
+from nsm.paper.learning import device, learn, start
+from nsm.paper.showing import COLORS, STYLES, label, read, save, write
+from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "figure-weights"
+RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN}
+PERCENTILES = (0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999)
+SNAPSHOTS = 100
+
+
+def run(quick: bool = False, seeds: int = 5, epochs: int | None = None) -> dict[str, Any]:
+    """Train both networks by the recipe of Table 1 (one epoch in the quick version), write the record and draw it.
+
+    Args:
+        quick: One epoch.
+        seeds: Networks of each kind, trained side by side.
+        epochs: Another number of epochs than the recipe's; such a record says that it is a short one.
+    """
+    began = time.perf_counter()
+    epochs = epochs or (1 if quick else PI_MNIST.epochs)
+    digits = data.load("mnist", "train+validation").to(device())
+    networks = {name: _watch(replace(recipe, epochs=epochs), digits, seeds) for name, recipe in RECIPES.items()}
+    result = {
+        "about": "weights of the third layer (300×300), mean over seeds; percentiles in units of the first std",
+        "quick": quick or epochs < PI_MNIST.epochs,
+        "seeds": seeds,
+        "epochs": epochs,
+        "shares": list(PERCENTILES),
+        "recipes": {name: replace(recipe, epochs=epochs).to_dict() for name, recipe in RECIPES.items()},
+        "networks": networks,
+        "seconds": time.perf_counter() - began,
+    }
+    result = write(NAME, result)
+    save(draw(result), NAME)
+    return result
+
+
+def _watch(recipe: Recipe, digits: data.Dataset, seeds: int) -> dict[str, Any]:
+    with torch.random.fork_rng():
+        members = [start(replace(recipe, seed=seed), digits) for seed in range(seeds)]
+    steps = recipe.epochs * -(-len(digits) // recipe.batch_size)
+    every, rows, times = max(1, steps // SNAPSHOTS), [], []
+    for _, step, ensemble in learn(members, digits, recipe):
+        if step % every == 0 or step == steps:
+            weights = next(p for name, p in ensemble.named_parameters() if name.startswith("fc3") and p.dim() == 3)
+            rows.append(_summary(weights.detach().flatten(1)))
+            times.append(step / steps * recipe.epochs)
+    rows = torch.stack(rows)  # (snapshots, seeds, 2 + percentiles)
+    first = rows[0, :, 1]  # the standard deviation at the start
+    scaled = (rows[..., 2:] / first[:, None]).mean(1)
+    return {
+        "epoch": times,
+        "mean_shift": ((rows[..., 0] - rows[0, :, 0]) / first).mean(1).tolist(),
+        "std_ratio": (rows[..., 1] / first).mean(1).tolist(),
+        "first_std": first.mean().item(),
+        "last_mean_shift_per_seed": ((rows[-1, :, 0] - rows[0, :, 0]) / first).tolist(),
+        "last_std_ratio_per_seed": (rows[-1, :, 1] / first).tolist(),
+        "percentiles": scaled.T.tolist(),
+    }
+
+
+def _summary(weights: Tensor) -> Tensor:
+    """Mean, standard deviation and percentiles of each network's weights, (seeds, N) to (seeds, 2 + percentiles)."""
+    shares = torch.quantile(weights, weights.new_tensor(PERCENTILES), dim=1).T
+    return torch.cat([weights.mean(1, keepdim=True), weights.std(1, keepdim=True), shares], dim=1).cpu()
+
+
+def draw(result: dict[str, Any]) -> "Figure":
+    """Above the two distributions, below the mean and the standard deviation against the start."""
+    from matplotlib.colors import to_rgba_array
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6.6), layout="constrained")
+    above, below = figure.subplots(2, 2)
+    networks = result["networks"]
+    reach = 1.35 * max(abs(v) for n in networks.values() for curve in n["percentiles"] for v in curve)
+    for panel, (name, network) in zip(above, networks.items(), strict=True):
+        curves, half = network["percentiles"], len(result["shares"]) // 2
+        for k in range(half):
+            outer = f"{100 * result['shares'][k]:g}–{100 * result['shares'][-1 - k]:g} %"
+            shade = to_rgba_array(COLORS[name])[0, :3] * (band := 0.2 + 0.2 * k) + 1 - band
+            panel.fill_between(network["epoch"], curves[k], curves[-1 - k], color=shade, linewidth=0, label=outer)
+        panel.plot(network["epoch"], curves[half], color=COLORS[name], linewidth=1.5, label="median")
+        panel.set(title=f"{name}: weights of the third layer", ylabel="weight / first std", ylim=(-reach, reach))
+        panel.legend(loc="upper left", ncols=2, frameon=False, fontsize=8)
+    for panel, key, what in zip(
+        below,
+        ("mean_shift", "std_ratio"),
+        ("mean − first mean, in first std", "std / first std"),
+        strict=True,
+    ):
+        for name, network in networks.items():
+            line = {"color": COLORS[name], "linestyle": STYLES[name], "linewidth": 1.8}
+            panel.plot(network["epoch"], network[key], label=name, **line)
+        panel.axhline(0 if key == "mean_shift" else 1, color="0.6", linewidth=0.6, zorder=0)
+        panel.set(ylabel=what)
+        panel.legend(frameon=False)
+    for panel in figure.axes:
+        panel.set(xlabel="epoch", xlim=(0, result["epochs"]))
+    grown = ", ".join(f"{name} × {network['std_ratio'][-1]:.2f}" for name, network in networks.items())
+    moved = ", ".join(f"{name} {network['mean_shift'][-1]:+.1g}" for name, network in networks.items())
+    epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
+    seeds = "1 seed" if result["seeds"] == 1 else f"mean of {result['seeds']} seeds"
+    figure.suptitle(
+        f"{label(result)}PI-MNIST, {epochs}, {seeds}. At the end the standard deviation is "
+        f"{grown},\nand the mean has moved by {moved} first standard deviations.",
+        fontsize=10,
+    )
+    return figure
+
+
+def main() -> None:
+    """Run, or only draw again."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
+    options = parser.parse_args()
+    record = read(NAME) if options.draw else None
+    if record:
+        save(draw(record), NAME)
+    else:
+        run(options.quick, options.seeds, options.epochs)
+
+
+if __name__ == "__main__":
+    main()

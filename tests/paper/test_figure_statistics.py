@@ -1,0 +1,78 @@
+"""Three networks from one start on the same mini-batches, on very few of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nsm import data
+from nsm.networks import build
+from nsm.paper import figure_statistics as statistics
+from nsm.paper.learning import differentiate, layers, minibatches
+from nsm.recipes import MNIST_CNN
+
+
+@pytest.fixture(scope="module")
+def digits():
+    whole = data.load("mnist", "test")
+    return replace(whole, stored=whole.stored[:30], labels=whole.labels[:30])
+
+
+@pytest.fixture(scope="module")
+def networks(digits):
+    return statistics._starts(digits, seed=0)
+
+
+def test_the_start_is_the_same(networks):
+    first, *others = (layers(network) for network in networks.values())
+    assert list(first) == list(statistics.LAYERS)
+    for other in others:
+        for name in statistics.LAYERS:
+            assert torch.equal(first[name].weight, other[name].weight)
+
+
+def test_gradients_at_the_same_weights_leave_the_networks_as_they_were(networks, digits):
+    nsm, sigmoid = networks["NSM"], networks["sigmoid"]
+    x, y = next(minibatches(digits, replace(MNIST_CNN, batch_size=20), 1))
+    differentiate(nsm, x, y)
+    gradient = statistics._gradients(nsm)
+    before = [p.detach().clone() for n in (nsm, sigmoid) for p in n.parameters()]
+    torch.manual_seed(0)
+    found = statistics._at_the_same_weights(nsm, sigmoid, gradient, x, y)
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, (p for n in (nsm, sigmoid) for p in n.parameters()), strict=True)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(gradient, statistics._gradients(nsm), strict=True))
+    assert set(found) == {"same/NSM", "same/BinConcrete", "same/sigmoid"}
+    assert all(value.shape == (4,) and (value.abs() <= 1 + 1e-6).all() for value in found.values())
+    twin = build(replace(MNIST_CNN, unit="sigmoid"))  # no noise, so its angle can be had again
+    for own, other in zip(layers(twin).values(), layers(nsm).values(), strict=True):
+        own.load_state_dict({"weight": other.weight, "bias": other.bias})
+    differentiate(twin, x, y)
+    assert torch.equal(found["same/sigmoid"], statistics.cosines(gradient, statistics._gradients(twin)))
+
+
+def test_cosines_of_known_gradients():
+    one, other = [torch.tensor([3.0, 4.0]), torch.ones(2)], [torch.tensor([-3.0, -4.0]), torch.tensor([1.0, -1.0])]
+    assert statistics.cosines(one, other).tolist() == pytest.approx([-1, 0], abs=1e-6)
+    assert statistics.cosines(one, one).tolist() == pytest.approx([1, 1])
+
+
+def test_a_run_of_a_few_steps_can_be_drawn(digits):
+    with torch.random.fork_rng():
+        found = statistics._compare(digits, 0, steps=6)
+    assert found["step"] == [0, 5]
+    assert {len(curve) for curves in found["cosines"].values() for curve in curves.values()} == {2}
+    density = found["histograms"]["NSM"]["fc1"]
+    width = (density["edges"][1] - density["edges"][0]) / len(density["density"])
+    assert sum(density["density"]) * width == pytest.approx(1, abs=1e-3)
+    result = {"quick": True, "seeds": 1, "steps": 6, **found}
+    figure = statistics.draw(result)
+    assert len(figure.axes) == 20
+    assert figure.get_suptitle().startswith("quick version: MNIST CNN, 6 mini-batches, 1 start.")
+    cosine = statistics.mean_cosine(result, "same/NSM")
+    assert cosine == pytest.approx(sum(curve[1] for curve in found["cosines"]["same/NSM"].values()) / 4)
+
+
+def test_the_mean_of_records():
+    assert statistics._mean([{"a": [1, 2]}, {"a": [3, 6]}]) == {"a": [2, 4]}
