@@ -370,6 +370,79 @@ def _free_folder(folder: Path) -> Path:
     return next(path for path in itertools.chain([folder], numbered) if not (path / "run.json").exists())
 
 
+def reproduce(
+    what: Annotated[
+        Literal[
+            "table1", "table2", "table3", "table4", "figure-percentiles", "figure-weights", "figure-statistics", "all"
+        ],
+        tyro.conf.Positional,
+    ],
+    quick: bool = False,
+    seeds: int = 5,
+    processes: int = 1,
+    ray: bool = False,
+    root: Folder = None,
+    work: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    json: bool = False,
+) -> int:
+    """Run a table or figure of the paper again, and show how it came out beside the paper.
+
+    What is in the results already, with the same recipe and as many seeds, is not run again; what was cut is resumed.
+
+    Example: nsm reproduce table1 --quick --seeds 1
+
+    Args:
+        what: Which table or figure, or all.
+        quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
+        seeds: Networks for each row.
+        processes: How many parts to train at the same time on this machine.
+        ray: Spread the work over a Ray cluster; RAY_ADDRESS names it.
+        root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
+        work: Folder of the runs.
+        results: Folder of the results.
+        json: Print JSON instead of a table.
+    """
+    for option, value in (("--seeds", seeds), ("--processes", processes)):
+        if value < 1:
+            raise UsageError(f"Expected {option} to be at least 1, but got {value}")
+    from nsm.paper.reproduce import reproduce as run_again
+
+    said = _console(stderr=True).print
+    places: dict[str, Any] = {"root": root, "work": work, "results": results}
+    try:
+        found = run_again(what, quick=quick, seeds=seeds, processes=processes, ray=ray, say=said, **places)
+    except ValueError as error:
+        if not str(error).startswith("Expected Ray"):
+            raise
+        raise UsageError(str(error)) from None
+    if json:
+        _print_json(found)
+    elif "rows" in found:
+        _console().print(_comparison(found["rows"], quick))
+        print(f"{found['file']} has all rows")
+    for name in found["figures"] if not json else ():
+        print(f"{name}: see results/figures/{name}.png")
+    return 1 if found["not_finished"] else 0
+
+
+def _comparison(rows: list[dict[str, Any]], quick: bool) -> Any:
+    """The table that sets our errors beside the paper's."""
+    from rich import box
+    from rich.table import Table
+
+    title = "test error in percent" + (" (quick version: not to be compared)" if quick else "")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("data", "model", "paper", "ours", "n"):
+        table.add_column(column, justify="left" if column in ("data", "model") else "right", overflow="fold")
+    for row in rows:
+        paper = "" if row["paper"] is None else f"{row['paper']:g}"
+        spread = "" if row["standard_error"] is None else f" ± {row['standard_error']:.3f}"
+        ours = f"– {row['reason']}" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
+        table.add_row(row["data"], row["model"], paper, ours, str(row["n"] or ""))
+    return table
+
+
 def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = "bash") -> None:
     """Print what teaches a shell to complete `nsm` commands and options.
 
@@ -390,6 +463,7 @@ COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "predict": predict,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
+    "reproduce": reproduce,
     "completion": completion,
 }
 ABOUT = {

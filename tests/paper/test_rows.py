@@ -36,6 +36,7 @@ def test_unofficial_data_are_never_the_papers():
 
 def test_the_networks_of_all_rows_can_be_built():
     for row in ROWS:
-        assert (row.recipe is None) == (row.run is None) == (row.reason is not None)
+        assert (row.recipe is None) == (row.run is None)
+        assert row.reason
         if row.recipe is not None:
             assert len(build(row.recipe)) > 2

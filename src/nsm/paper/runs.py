@@ -70,6 +70,34 @@ class Run:
         return cls(**{**values, **pairs, "recipe": Recipe.from_dict(values["recipe"])})
 
 
+@dataclass(frozen=True)
+class Quick:
+    """How small the quick version of a table is.
+
+    Attributes:
+        inputs: Inputs to learn from and to be measured on.
+        epochs: Passes through them.
+        samples: Monte-Carlo samples.
+    """
+
+    inputs: tuple[int, int]
+    epochs: int
+    samples: int
+
+    def of(self, run: Run) -> Run:
+        """The small version of a run, with a rate that learns something in that time."""
+        recipe = replace(
+            run.recipe,
+            epochs=self.epochs,
+            num_samples=self.samples,
+            measure_last=None,
+            lr=1e-3,
+            schedule="constant",
+            average_epochs=1,
+        )
+        return replace(run, recipe=recipe, inputs=self.inputs, quick=True)
+
+
 def from_rows(table: str | None = None, rows: tuple[Row, ...] = ROWS) -> dict[str, Run]:
     """The runs behind the rows of a table, or of all: learned from all training data, measured on the test data."""
     runs: dict[str, Run] = {}

@@ -1,0 +1,100 @@
+"""What the paper ran, run again: the tables' runs that are not in results yet, and the figures."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nsm.data.catalogue import find
+from nsm.data.store import data_root, find_files
+from nsm.paper import summary, table1
+from nsm.paper.queue import Job, jobs, work_through
+from nsm.paper.runs import Run
+
+TABLES = ("table1", "table2", "table3", "table4")
+FIGURES = ("figure-percentiles", "figure-weights", "figure-statistics")
+QUICK = Path("runs") / "quick"  # where quick results are kept, apart from full ones
+
+
+def reproduce(
+    what: str,
+    *,
+    quick: bool = False,
+    seeds: int = 5,
+    processes: int = 1,
+    together: int | None = None,
+    ray: bool = False,
+    root: Path | None = None,
+    work: Path = Path("runs") / "paper",
+    results: Path = Path("results"),
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Run a table, a figure, or all of them.
+
+    A run that is in ``results`` with the same recipe and as many seeds is not run again. What a quick version finds
+    is kept under `QUICK`, never in ``results``.
+
+    Args:
+        what: One of `TABLES` or `FIGURES`, or all.
+        quick: Run a small version of everything.
+        seeds: Networks for each row.
+        processes: Parts of runs trained at the same time on this machine.
+        together: Seeds trained together as one part; all of them if None, one with ``ray``.
+        ray: Spread parts over a Ray cluster instead.
+        root: Folder for data.
+        work: Folder of the runs, which are resumed from there.
+        results: Folder of the results.
+        say: Told what happens.
+
+    Returns:
+        The rows of the tables that were asked for, what the figures returned, and what was not finished.
+    """
+    if quick:
+        work, results = QUICK / "runs", QUICK / "results"
+    tables = [name for name in TABLES if what in (name, "all")]
+    known: dict[str, Run] = {}
+    for name in TABLES:
+        module = importlib.import_module(f"nsm.paper.{name}")
+        known |= {run.name: module.QUICK.of(run) if quick else run for run in module.runs().values()}
+    wanted = [known[name] for table in tables for name in importlib.import_module(f"nsm.paper.{table}").runs()]
+    waiting = jobs(_possible(wanted, root, say), work=work, results=results, seeds=seeds,
+                   together=together or (1 if ray else seeds))  # fmt: skip
+    left = _work_through(waiting, ray, processes, root, work, results, say)
+    found: dict[str, Any] = {"quick": quick, "not_finished": left, "figures": {}}
+    if tables:
+        path = summary.write(results, known)
+        table1.finish(results, known)
+        found |= {"file": str(path), "rows": [row for row in summary.load(results) if row["table"] in tables]}
+    for name in FIGURES:
+        if what in (name, "all"):
+            figure = importlib.import_module(f"nsm.paper.{name.replace('-', '_')}")
+            found["figures"][name] = figure.run(quick=quick, seeds=seeds)
+    return found
+
+
+def _work_through(
+    waiting: list[Job],
+    ray: bool,
+    processes: int,
+    root: Path | None,
+    work: Path,
+    results: Path,
+    say: Callable[[str], None],
+) -> list[str]:
+    if ray:
+        from nsm.paper.cluster import work_through as on_cluster
+
+        return on_cluster(waiting, work=work, results=results, root=root, say=say)
+    return work_through(waiting, work=work, results=results, root=root, processes=processes, say=say)
+
+
+def _possible(runs: list[Run], root: Path | None, say: Callable[[str], None]) -> list[Run]:
+    """The runs whose data are on this machine."""
+    there, place = [], data_root(root)
+    for run in runs:
+        entry = find(run.recipe.data)
+        if entry.kind == "embedded" or {"train", "test"} <= set(find_files(entry, place)):
+            there.append(run)
+        else:
+            say(f"{run.name}: left out, since {entry.name} is not in {place} (nsm data get {entry.name})")
+    return there

@@ -1,0 +1,205 @@
+"""Runs in parts: trained, resumed, joined, and not run twice."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import nsm
+from nsm import checkpoint
+from nsm.data import DataError
+from nsm.paper import queue, runs, scaling, summary
+from nsm.paper.rows import ROWS, Row
+from nsm.paper.runs import Run, collect, finished, from_rows, missing, part_folder, train_part
+from nsm.recipes import PI_MNIST, Recipe
+
+SMALL = Recipe(
+    network="pi-mnist-mlp",
+    train_split="train+validation",
+    validation_split="test",
+    epochs=3,
+    measure_last=2,
+    num_samples=2,
+    lr=1e-3,
+    accelerator="cpu",
+)
+RUN = Run(name="small", recipe=SMALL, inputs=(300, 50))
+
+
+def test_a_run_is_text_and_back():
+    for run in (RUN, replace(RUN, start="other", sizes=(5, 6)), *from_rows().values()):
+        assert Run.from_json(run.to_json()) == run
+
+
+def test_rows_are_run_on_all_training_data_and_measured_on_the_test_data():
+    found = from_rows()
+    assert len(found) < len(ROWS)
+    for run in found.values():
+        assert (run.recipe.train_split, run.recipe.validation_split) == ("train+validation", "test")
+        assert run.recipe.num_samples == 100
+        assert run.recipe.measure_last == (50 if run.name.startswith("pi-mnist") else 10)
+    assert set(from_rows("table4")) == {"dvs-bnsm", "dvs-gnsm", "dvs-dcnn"}
+    assert found["dvs-bnsm"].start == "dvs-dcnn"
+    assert found["pi-mnist-nsm"].recipe.epochs == 200
+
+
+def test_parts_are_joined_and_not_run_twice(tmp_path, monkeypatch):
+    work, results = tmp_path / "work", tmp_path / "results"
+    assert missing(RUN, results, 3) == [0, 1, 2]
+    assert collect(RUN, work, results) is None
+    train_part(RUN, 0, 2, work)
+    collect(RUN, work, results)
+    assert missing(RUN, results, 3) == [2]
+    train_part(RUN, 2, 1, work)
+    whole = collect(RUN, work, results)
+    assert whole is not None
+    assert missing(RUN, results, 3) == []
+    assert queue.jobs([RUN], work=work, results=results, seeds=3, together=3) == []
+    parts = finished(RUN, results)
+    assert [part["seeds"] for part in parts] == [[0, 1], [2]]
+    assert [part["epochs"] for part in parts] == [[2, 3], [2, 3]]
+    means = [sum(errors) / 2 for part in parts for errors in part["errors"]]
+    assert whole["values"] == pytest.approx(means)
+    assert whole["mean"] == pytest.approx(sum(means) / 3)
+    variance = sum((mean - whole["mean"]) ** 2 for mean in means) / 2
+    assert whole["standard_error"] == pytest.approx((variance / 3) ** 0.5)
+    # the seeds are other networks, and each error is one of 50 inputs
+    assert len({tuple(part["losses"]) for part in parts}) == 2
+    assert all((error / 2) % 1 == 0 for part in parts for errors in part["errors"] for error in errors)
+    monkeypatch.setattr(runs, "fit", None)  # a finished part is not trained again
+    train_part(RUN, 0, 2, work)
+    other = replace(RUN, recipe=replace(SMALL, lr=2e-3))
+    assert missing(other, results, 3) == [0, 1, 2]
+    same = replace(RUN, recipe=replace(SMALL, precision="bf16-mixed", compile=True))
+    assert missing(same, results, 3) == []
+
+
+def test_a_seed_counts_once(tmp_path):
+    work, results = tmp_path / "work", tmp_path / "results"
+    for seed, seeds in ((0, 1), (0, 2)):
+        train_part(RUN, seed, seeds, work)
+    whole = collect(RUN, work, results)
+    assert whole is not None
+    assert whole["n"] == 2
+
+
+def test_data_of_another_size_are_refused(tmp_path):
+    with pytest.raises(DataError, match="Expected mnist to have 5 \\+ 6 inputs for small, but got 60,000 \\+ 10,000"):
+        train_part(replace(RUN, sizes=(5, 6)), 0, 1, tmp_path)
+
+
+def test_a_start_from_another_run(tmp_path):
+    trained = replace(RUN, name="first", recipe=replace(SMALL, unit="dCNN", epochs=1))
+    later = replace(RUN, start="first", recipe=replace(SMALL, epochs=1, initialize=False, lr=1e-12))
+    with pytest.raises(FileNotFoundError, match="to hold a trained network to start from"):
+        train_part(later, 0, 1, tmp_path)
+    train_part(trained, 0, 1, tmp_path)
+    train_part(later, 0, 2, tmp_path)
+    before = checkpoint.load(part_folder(trained, 0, 1, tmp_path))
+    for member in (0, 1):
+        after = checkpoint.load(part_folder(later, 0, 2, tmp_path), member=member)
+        torch.testing.assert_close(after.get_parameter("out.weight"), before.get_parameter("out.weight"))
+        torch.testing.assert_close(after.get_parameter("fc1.weight"), before.get_parameter("fc1.0.weight"))
+
+
+def test_a_part_that_was_killed_goes_on_as_a_process(tmp_path, monkeypatch):
+    """The queue runs parts as processes; one killed in the middle ends as if it had not been."""
+    run = replace(RUN, recipe=replace(SMALL, epochs=20, measure_last=2, save_every=2))
+    words = [sys.executable, "-m", "nsm.paper.runs", run.to_json(), "--seeds", "2", "--work", str(tmp_path / "cut")]
+    monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
+    process = subprocess.Popen(words)
+    folder, until = part_folder(run, 0, 2, tmp_path / "cut"), time.monotonic() + 100
+    while not (folder / checkpoint.CHECKPOINT).exists() or checkpoint.read(folder).progress["step"] < 10:
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / runs.PART).exists()
+    said: list[str] = []
+    jobs = [queue.Job(run, 0, 2)]
+    left = queue.work_through(jobs, work=tmp_path / "cut", results=tmp_path / "results", say=said.append)
+    assert left == []
+    assert len(said) == 2
+    whole = json.loads(train_part(run, 0, 2, tmp_path / "whole").read_text())
+    (part,) = finished(run, tmp_path / "results")
+    assert (part["errors"], part["losses"]) == (whole["errors"], whole["losses"])
+
+
+def test_the_queue_keeps_to_its_time_and_tells_what_failed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
+    long = replace(RUN, name="long", recipe=replace(SMALL, epochs=100_000, measure_last=1, save_every=50))
+    bad = replace(RUN, name="bad", sizes=(1, 1))
+    said: list[str] = []
+    jobs = [queue.Job(bad, 0, 1), queue.Job(long, 0, 1), queue.Job(RUN, 0, 1)]
+    places = {"work": tmp_path / "work", "results": tmp_path / "results"}
+    left = queue.work_through(jobs, **places, processes=1, minutes=20 / 60, say=said.append)
+    assert left == ["bad seed 0", "small seed 0", "long seed 0"] or left == [
+        "bad seed 0",
+        "long seed 0",
+        "small seed 0",
+    ]
+    assert any("Expected mnist to have 1 + 1 inputs" in line for line in said)
+    assert checkpoint.read(part_folder(long, 0, 1, tmp_path / "work")).progress["step"] > 0
+
+
+def test_scaling_keeps_an_nsm_and_breaks_a_relu_network():
+    torch.manual_seed(0)
+    x = torch.randn(100, 784).sign()
+    net = nsm.networks.pi_mnist_mlp(nsm.networks.bnsm)
+    nsm.initialize(net, x)
+    for way in ("weights and biases", "rows"):
+        scaled: nn.Sequential = scaling.scale(net, way, 0.1)  # type: ignore[assignment]
+        torch.testing.assert_close(scaled[1].firing_probability(x), net[1].firing_probability(x))  # type: ignore[operator]
+        assert torch.equal(scaled.get_parameter("out.weight"), net.get_parameter("out.weight"))
+        ratio = scaled.get_parameter("fc2.weight") / net.get_parameter("fc2.weight")
+        assert (ratio.std(1) < 1e-5).all()
+        assert (len(ratio.mean(1).unique()) > 100) == (way == "rows")
+    other: nn.Sequential = scaling.scale(net, "weights", 0.1)  # type: ignore[assignment]
+    assert torch.equal(other.get_parameter("fc1.bias"), net.get_parameter("fc1.bias"))
+    assert not torch.allclose(other[1].firing_probability(x), net[1].firing_probability(x))  # type: ignore[operator]
+    output: nn.Sequential = scaling.scale(net, "output too", 0.5)  # type: ignore[assignment]
+    torch.testing.assert_close(output.get_parameter("out.bias"), net.get_parameter("out.bias") / 2)
+    relu = nsm.networks.pi_mnist_mlp(nsm.networks.relu)
+    assert not torch.allclose(scaling.scale(relu, "weights", 0.1)(x), relu(x))
+
+
+def test_rows_of_a_run_whose_weights_are_scaled(tmp_path):
+    work, results = tmp_path / "work", tmp_path / "results"
+    run = replace(RUN, name="pi-mnist-nsm", scaled=True)
+    train_part(run, 0, 2, work)
+    collect(run, work, results)
+    path = summary.write(results, {run.name: run})
+    rows = {(row["table"], row["data"], row["model"]): row for row in json.loads(path.read_text())["rows"]}
+    assert len(rows) == len(ROWS)
+    plain = rows["table1", "PI MNIST", "NSM"]
+    assert (plain["n"], plain["epochs"], plain["samples"], plain["last"]) == (2, 3, 2, 2)
+    assert plain["paper"] == 1.36
+    (part,) = finished(run, results)
+    scaled = rows["table1", "PI MNIST", "NSM scaled (weights and biases)"]
+    assert scaled["values"] == part["scaling"]["weights and biases"]["0.1"]
+    assert (scaled["n"], scaled["last"], scaled["reason"]) == (2, 1, None)
+    assert set(part["scaling"]["weights"]) == {str(factor) for factor in scaling.FACTORS}
+    absent = rows["table1", "PI MNIST", "StNN"]
+    assert (absent["mean"], absent["n"], absent["reason"]) == (None, 0, "not run yet")
+    assert rows["table4", "DVS Gestures", "IBM EEDN"]["reason"].startswith("another system's")
+    assert all((row["mean"] is None) == (row["reason"] is not None) for row in rows.values())
+
+
+def test_another_recipe_in_the_results_is_not_this_rows(tmp_path):
+    run = replace(RUN, name="pi-mnist-nsm")
+    train_part(run, 0, 1, tmp_path / "work")
+    collect(run, tmp_path / "work", tmp_path)
+    assert all(row["mean"] is None for row in summary.rows(tmp_path))  # the row's run has 200 epochs
+
+
+def test_a_row_needs_its_fields():
+    row = Row(table="table1", data="x", model="y", run="z", recipe=PI_MNIST)
+    assert (row.last, row.measure, row.own) == (10, "error", False)
