@@ -15,8 +15,14 @@ CPU = torch.device("cpu")
 RAW = TensorDataset(torch.arange(23.0)[:, None, None, None].expand(23, 1, 8, 8), torch.arange(23))
 
 
+def epoch(batches, number, order, first, generator):
+    """Inputs, labels and the size of every batch, read as a step reads them."""
+    for what, size in batches.epoch(number, order, first):
+        yield *batches.read(*what, generator=generator), size
+
+
 def labels_of(batches, order, first=0):
-    return [labels for _, labels, _ in batches.epoch(0, order, first, torch.Generator().manual_seed(0))]
+    return [labels for _, labels, _ in epoch(batches, 0, order, first, torch.Generator().manual_seed(0))]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -36,7 +42,7 @@ def test_processes_share_each_batch():
     parts = [labels_of(Batches(RAW, TINY, CPU, rank, 3), order) for rank in range(3)]
     for k, together in enumerate(zip(*parts, strict=True)):
         assert sorted(torch.cat(together).tolist()) == sorted(order[0, 10 * k : 10 * k + 10].tolist())
-    sizes = [size for _, _, size in Batches(RAW, TINY, CPU, 0, 3).epoch(0, order, 0, torch.Generator())]
+    sizes = [size for _, _, size in epoch(Batches(RAW, TINY, CPU, 0, 3), 0, order, 0, torch.Generator())]
     assert sizes == [10, 10, 3]
     seen = torch.cat([labels for rank in range(3) for _, labels in Batches(RAW, TINY, CPU, rank, 3).all()])
     assert sorted(seen.tolist()) == list(range(23))
@@ -47,7 +53,7 @@ def test_each_seed_has_an_order_of_its_own():
     order = batches.order(torch.Generator().manual_seed(0))
     assert order.shape == (3, 23)
     assert len(order.unique(dim=0)) == 3
-    inputs, labels, _ = next(batches.epoch(0, order, 0, torch.Generator()))
+    inputs, labels, _ = next(epoch(batches, 0, order, 0, torch.Generator()))
     assert inputs.shape == (3, 10, 1, 8, 8)
     assert torch.equal(labels, order[:, :10])
     assert torch.equal(inputs[:, :, 0, 0, 0], labels.float())
@@ -58,8 +64,8 @@ def test_own_data_sets_and_foreign_ones_give_the_same():
     foreign = TensorDataset(own.inputs, own.labels)
     order = Batches(own, TINY, CPU).order(torch.Generator().manual_seed(0))
     for one, other in zip(
-        Batches(own, TINY, CPU).epoch(0, order, 0, torch.Generator()),
-        Batches(foreign, TINY, CPU).epoch(0, order, 0, torch.Generator()),
+        epoch(Batches(own, TINY, CPU), 0, order, 0, torch.Generator()),
+        epoch(Batches(foreign, TINY, CPU), 0, order, 0, torch.Generator()),
         strict=True,
     ):
         assert torch.equal(one[0], other[0])
@@ -69,7 +75,7 @@ def test_own_data_sets_and_foreign_ones_give_the_same():
 def test_augmentation_fills_with_the_background_and_follows_its_generator():
     batches = Batches(tiny(23), replace(TINY, augmentation="crop-flip"), CPU)
     order = torch.arange(23)[None]
-    one, again, other = (next(batches.epoch(0, order, 0, torch.Generator().manual_seed(s)))[0] for s in (0, 0, 1))
+    one, again, other = (next(epoch(batches, 0, order, 0, torch.Generator().manual_seed(s)))[0] for s in (0, 0, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.unique().tolist() == [-1.0, 1.0]
@@ -90,9 +96,9 @@ class Draws(Dataset):
 
 @pytest.mark.parametrize("source", [lambda: torch.rand(()), random.random, np.random.random])
 def test_transforms_depend_on_seed_epoch_and_input_alone(source):
-    def drawn(epoch, **changes):
+    def drawn(number, **changes):
         batches = Batches(Draws(source), replace(TINY, **changes), CPU)
-        rest = batches.epoch(epoch, torch.arange(20)[None], changes.get("batch_size", 10) == 5, torch.Generator())
+        rest = epoch(batches, number, torch.arange(20)[None], changes.get("batch_size", 10) == 5, torch.Generator())
         return torch.cat([inputs for inputs, _, _ in rest])[-10:]
 
     base = drawn(0)
@@ -107,7 +113,7 @@ def test_loading_draws_nothing_from_the_noise():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     batches = Batches(Foreign(), TINY, CPU)
-    list(batches.epoch(0, torch.arange(23)[None], 0, torch.Generator()))
+    list(epoch(batches, 0, torch.arange(23)[None], 0, torch.Generator()))
     assert torch.equal(torch.get_rng_state(), before)
 
 

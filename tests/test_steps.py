@@ -40,17 +40,18 @@ def test_one_step():
     x, y = torch.randn(2, 5, 4), torch.randint(3, (2, 5))
     expected = torch.stack([nn.functional.cross_entropy(network(x[k]), y[k]) for k in range(2)])
     gradient = torch.autograd.grad(expected.sum(), network.weight)[0]
-    step = Step(network, torch.optim.SGD(network.parameters(), lr=1.0), Fabric(accelerator="cpu", devices=1))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    step = Step(TINY, network, torch.optim.SGD(network.parameters(), lr=1.0), fabric, lambda *what: what)
     before = network.weight.detach().clone()
-    losses = step(x, y, 5)
+    losses = step((x, y), 5)
     assert torch.allclose(losses, expected.double(), atol=1e-6)
     assert torch.allclose(before - network.weight, gradient, atol=1e-6)
-    step.check(1, None)
+    step.check(1, losses, None)
     weights = network.weight.detach().clone()
-    step(x * float("inf"), y, 5)
+    step((x * float("inf"), y), 5)
     assert torch.equal(network.weight, weights)  # nothing was learned from it
     with pytest.raises(Diverged, match=r"at step 2$"):
-        step.check(2, None)
+        step.check(2, losses, None)
 
 
 @pytest.mark.gpu

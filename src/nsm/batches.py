@@ -60,23 +60,26 @@ class Batches:
         n = len(self.dataset)
         return torch.stack([torch.randperm(n, generator=generator) for _ in range(self.recipe.seeds)])
 
-    def epoch(
-        self, number: int, order: Tensor, first: int, generator: Generator
-    ) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """From batch ``first`` on: inputs, labels, and the number of inputs in the whole batch.
-
-        With one seed inputs are (batch, …) and labels (batch,); with several both have the seeds in front.
-        """
-        size, several = self.recipe.batch_size, self.recipe.seeds > 1
+    def epoch(self, number: int, order: Tensor, first: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+        """From batch ``first`` on: what stands for it, to be given to `read`, and the number of inputs in all of it."""
+        size = self.recipe.batch_size
         if isinstance(self.dataset, Dataset):
             order = order.to(self.device)  # once, rather than a piece of it in every step
         chunks = [order[:, k * size : (k + 1) * size] for k in range(first, len(self))]
         shares = [chunk[:, self.rank :: self.world_size] for chunk in chunks]  # (seeds, batch of this process)
-        for chunk, share, (inputs, labels) in zip(chunks, shares, self._read(number, shares), strict=True):
-            inputs = self._augment(inputs, generator)
-            if several:
-                inputs, labels = inputs.unflatten(0, share.shape), labels.unflatten(0, share.shape)
-            yield inputs, labels, chunk.shape[1]
+        parts = ((share,) for share in shares) if isinstance(self.dataset, Dataset) else self._load(number, shares)
+        for chunk, what in zip(chunks, parts, strict=True):
+            yield what, chunk.shape[1]
+
+    def read(self, *what: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Inputs, augmented, and labels: (batch, …) and (batch,), with the seeds in front if there are several.
+
+        A data set of `nsm.data` is read here, by indices; of another one the inputs and labels are given.
+        """
+        seeds = self.recipe.seeds
+        inputs, labels = self.dataset.batch(what[0].flatten()) if len(what) == 1 else what
+        inputs = self._augment(inputs, generator)
+        return (inputs, labels) if seeds == 1 else (inputs.unflatten(0, (seeds, -1)), labels.view(seeds, -1))
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every input of this process's share once, in order and as it is, with its label."""
@@ -87,6 +90,9 @@ class Batches:
             for share in shares:
                 yield self.dataset.batch(share.flatten().to(self.device))
             return
+        yield from self._load(epoch, shares)
+
+    def _load(self, epoch: int, shares: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         if not shares:
             return
         loader = data.DataLoader(

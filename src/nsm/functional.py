@@ -135,6 +135,14 @@ class Dense:
         """A parameter as it broadcasts against u."""
         return v
 
+    def units_last(self, u: Tensor) -> Tensor:
+        """u with the units on the last axis, as it is."""
+        return u
+
+    def units_back(self, u: Tensor) -> Tensor:
+        """What `units_last` undid."""
+        return u
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -178,6 +186,14 @@ class Convolution:
     def per_unit(self, v: Tensor) -> Tensor:
         """A parameter as it broadcasts against u: (out,) → (out, 1, 1); (out, H', W') as it is."""
         return v.unsqueeze(-1).unsqueeze(-1) if v.dim() == 1 else v
+
+    def units_last(self, u: Tensor) -> Tensor:
+        """(..., out, H', W') → (..., H', W', out), which is how channels-last memory lies."""
+        return u.movedim(-3, -1)
+
+    def units_back(self, u: Tensor) -> Tensor:
+        """What `units_last` undid."""
+        return u.movedim(-1, -3)
 
     def _patches(self, batch: Tensor, w: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C·kh·kw, H', W'): what each output position sees."""
@@ -242,6 +258,29 @@ def moments(
         return mean, s2 * wiring.squared_norm(z, weight)
     with torch.autocast(z.device.type, enabled=False):  # squares would leave the range of half precision
         return mean, s2 * wiring.product(_wide(z.detach()).square(), _wide(weight).square())
+
+
+def line(
+    z: Tensor, weight: Tensor, bias: Tensor | None, beta: Tensor, *, noise: Noise, wiring: Wiring = Dense()
+) -> tuple[Tensor, Tensor]:
+    """Slope k and offset c of t = k (w·z) + c for ±1 states: k = β/‖w‖, c = b/(√2 s ‖w‖), in the shape they have.
+
+    A unit without variance has k = 0 and c = ±∞ with the sign of b, as in `erf_argument`.
+
+    >>> from nsm.noise import Bernoulli
+    >>> z, weight, bias, beta = torch.ones(3), torch.tensor([[3.0, 0.0, 4.0]]), torch.tensor([1.0]), torch.ones(1)
+    >>> k, c = line(z, weight, bias, beta, noise=Bernoulli(0.5))
+    >>> torch.allclose(k * 7 + c, erf_argument(*moments(z, weight, bias, beta, noise=Bernoulli(0.5))))
+    True
+    """
+    squared_norm = wiring.squared_norm(z, weight)
+    certain = squared_norm == 0
+    scale = torch.where(certain, 0.0, torch.rsqrt(torch.where(certain, 1.0, squared_norm)))
+    limit = torch.where(certain, math.inf, 0.0).to(scale.dtype)
+    if bias is None:
+        return wiring.per_unit(beta) * scale, limit
+    b = wiring.per_unit(bias)
+    return wiring.per_unit(beta) * scale, b * scale / math.sqrt(2 * noise.variance) + limit.copysign(b.detach() + 0.0)
 
 
 def fluctuation(

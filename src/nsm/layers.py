@@ -13,9 +13,10 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 import torch
 from torch import Tensor, nn
 
-from nsm import functional
-from nsm.estimators import Deterministic, Estimator, get_estimator, sgn
+from nsm import functional, philox
+from nsm.estimators import Deterministic, Estimator, Probability, get_estimator, sgn
 from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
+from nsm.kernels import fire
 from nsm.noise import Bernoulli, Noise, check_noise
 
 
@@ -104,6 +105,9 @@ class NSMLayer(Stochastic):
             generator: where the draws come from; torch's default generator if None.
         """
         self._check_input(z)
+        estimator = Deterministic() if self.deterministic else self.estimator
+        if fire.runs(z) and xi is None and self._can_fire(estimator):
+            return self._fire(z, generator)
         return functional.sample(
             z,
             self.weight,
@@ -113,11 +117,43 @@ class NSMLayer(Stochastic):
             site=self.site,
             draw=self.draw,
             inputs=self.inputs,
-            estimator=Deterministic() if self.deterministic else self.estimator,
+            estimator=estimator,
             wiring=self.wiring,
             xi=xi,
             generator=generator,
         )
+
+    def _can_fire(self, estimator: Estimator) -> bool:
+        """Whether `_fire` is this layer's law: t a line in the product, and the noise not keyed by sample and input."""
+        draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(self.weight.shape[1:]))
+        return (
+            self.inputs == "binary"
+            and estimator == Probability()
+            and (self.site == "neuron" or draw == "moments")
+            and philox.source is None
+        )
+
+    def _fire(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
+        """`functional.sample`, in the kernels of `nsm.kernels.fire`."""
+        wiring, weight, noise = self.wiring, self.weight, self.noise
+        x = wiring.units_last(wiring.product(z, weight))  # (..., units)
+        line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
+        k, c = torch.broadcast_tensors(*map(wiring.units_last, line))
+        rows = x.reshape(-1, k.numel())
+        if self.site == "synapse":
+            states = fire.fire(rows, k.flatten(), c.flatten(), fire.new_key(z.device, generator))
+        else:
+            if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
+                noisy = fire.blank(z.detach(), noise.p, fire.new_key(z.device, generator))
+            else:
+                xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
+                noisy = ((xi - noise.mean) * z.detach()).to(z.dtype)
+            y = wiring.units_last(wiring.product(noisy, weight.detach())).reshape(rows.shape)
+            alpha = math.sqrt(2 * noise.variance) * self.beta.detach()
+            b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
+            mean = (wiring.units_last(wiring.per_unit(v)).float().expand(k.shape).flatten() for v in (alpha, b))
+            states = fire.threshold(rows, y, *mean, k.flatten(), c.flatten())
+        return wiring.units_back(states.view(x.shape))
 
     def extra_repr(self) -> str:
         """The arguments that made this layer."""

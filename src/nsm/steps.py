@@ -1,5 +1,6 @@
-"""One step of learning: forward, backward, update; as it is, or captured whole in a CUDA graph."""
+"""One step of learning: batch, forward, backward, update; as torch runs it, or captured whole in a CUDA graph."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,91 +11,128 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
 from nsm.processes import Diverged, reduce
+from nsm.recipes import Recipe
+
+#: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
+COMPILE = {"options": {"fallback_random": True}}
+
+Read = Callable[..., tuple[Tensor, Tensor]]
+
+
+def batch_losses(
+    logits: Tensor, labels: Tensor, scale: float, samples: int = 1, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """What is minimised, and each seed's part of it: cross-entropies summed over the batch, times ``scale``.
+
+    Args:
+        logits: (batch · samples, classes), or (seeds, batch · samples, classes).
+        labels: (batch,), or (seeds, batch).
+        scale: One over the size of the batch, for a mean.
+        samples: Samples of every input, of whose mean softmax the loss is taken.
+        smoothing: Share of every label that is spread over all classes.
+    """
+    if samples > 1:  # the logarithm of the mean softmax, but for a constant that cross_entropy ignores
+        logits = logits.unflatten(-2, (-1, samples)).log_softmax(-1).logsumexp(-2)
+    each = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=smoothing)
+    losses = each.view(labels.shape).sum(-1) * scale
+    return losses.sum(), losses.detach().double().view(-1)
 
 
 class Step:
     """A step as torch runs it.
 
     On the CPU a step that is not finite is noticed before it changes a weight. On CUDA looking would mean waiting, so
-    ``finite`` stays on the device until `check` asks for it.
+    it is noticed when `check` asks: what is not finite once stays in the weights and in the sum of losses.
 
     Args:
+        recipe: For the loss, and whether it and the update are compiled too.
         network: From inputs to logits, as the fabric set it up.
         optimizer: Likewise.
         fabric: For the backward pass, and the number of processes.
-        samples: Samples of every input whose mean softmax the loss is taken of.
-        smoothing: Share of every label that is spread over all classes.
+        read: From what stands for a batch (`Batches.epoch`) to inputs and labels.
     """
 
-    def __init__(
-        self, network: Any, optimizer: Any, fabric: Fabric, *, samples: int = 1, smoothing: float = 0.0
-    ) -> None:
-        self.network, self.optimizer, self.fabric = network, optimizer, fabric
-        self.samples, self.smoothing = samples, smoothing
+    def __init__(self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read) -> None:
+        self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
+        self.samples, self.smoothing = recipe.loss_samples, recipe.label_smoothing
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.synchronous = fabric.device.type == "cpu"
+        self.losses, self.update = batch_losses, optimizer.step
+        if recipe.compile and not self.synchronous and fabric.world_size == 1:
+            self.losses = torch.compile(batch_losses, **COMPILE)
+            self.update = torch.compile(optimizer.optimizer.step)
 
-    def __call__(self, inputs: Tensor, labels: Tensor, size: int) -> Tensor:
+    def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """Learn from one batch, of ``size`` inputs in all processes together; returns each seed's mean loss."""
+        inputs, labels = self.read(*what)
         self.optimizer.zero_grad()
-        losses = self._losses(inputs, labels).sum(-1)
-        losses = losses * (self.fabric.world_size / size)  # processes average their gradients
-        self.fabric.backward(losses.sum())
-        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        self.finite.logical_and_(get_total_norm(gradients).isfinite() & losses.isfinite().all())
-        if not self.synchronous or self.finite:
-            self.optimizer.step()
-        return losses.detach().double().view(-1)
-
-    def _losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of every input, in the shape of the labels: (batch,), or (seeds, batch)."""
-        batch = labels.dim() - 1
         if self.samples > 1:
-            inputs = inputs.repeat_interleave(self.samples, batch)
+            inputs = inputs.repeat_interleave(self.samples, labels.dim() - 1)
         logits = self.network(inputs)
-        if self.samples > 1:  # the logarithm of the mean softmax, but for a constant that cross_entropy ignores
-            logits = logits.unflatten(batch, (-1, self.samples)).log_softmax(-1).logsumexp(batch + 1)
-        each = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=self.smoothing)
-        return each.view(labels.shape)
+        scale = self.fabric.world_size / size  # processes average their gradients
+        loss, losses = self.losses(logits, labels, scale, self.samples, self.smoothing)
+        self.fabric.backward(loss)
+        if self.synchronous:
+            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+            self.finite.logical_and_(get_total_norm(gradients).isfinite() & losses.isfinite().all())
+        if not self.synchronous or self.finite:
+            self.update()
+        return losses
 
-    def check(self, step: int, folder: Path | None) -> None:
-        """Raise if any step so far was not finite, in any process."""
-        if reduce(self.fabric, self.finite.int()) < self.fabric.world_size:
+    def check(self, step: int, losses: Tensor, folder: Path | None) -> None:
+        """Raise if any step so far was not finite, in any process; ``losses`` is their sum."""
+        finite = self.finite & losses.isfinite().all()
+        if not self.synchronous:
+            weights = [p for group in self.optimizer.param_groups for p in group["params"]]
+            finite = finite & get_total_norm(weights).isfinite()
+        if reduce(self.fabric, finite.int()) < self.fabric.world_size:
             kept = f"; the last good state is in {folder}" if folder else ""
             raise Diverged(f"Expected loss and gradient to be finite, but got others at step {step}{kept}")
 
 
 class GraphedStep(Step):
-    """The step as one CUDA graph, captured anew when the rates change.
+    """The step as one CUDA graph, captured anew when Adam's moments change.
 
     The first steps run as they are, on a stream of their own, so that every library has set itself up before it is
     captured; so do batches of another shape, like a smaller last one. What is drawn and computed is the same.
+
+    Args:
+        generators: Those that ``read`` draws from.
     """
 
     WARM = 3
 
+<<<<<<< HEAD
     def __init__(self, network: Any, optimizer: Any, fabric: Fabric, **loss: Any) -> None:
         super().__init__(network, optimizer, fabric, **loss)
         self.stream = torch.cuda.Stream(fabric.device)
+=======
+    def __init__(self, *arguments: Any, generators: tuple[torch.Generator, ...] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.stream = torch.cuda.Stream(self.fabric.device)
+        self.generators = generators
+>>>>>>> 4dee07a (Fire, threshold and blank in one pass each on CUDA; seeds on streams; the batch read inside the step)
         self.ran, self.captured = 0, ()
 
-    def __call__(self, inputs: Tensor, labels: Tensor, size: int) -> Tensor:
+    def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """As `Step`."""
-        rates = [(group["lr"], group["betas"]) for group in self.optimizer.param_groups]
+        moments = [group["betas"] for group in self.optimizer.param_groups]
         self.ran += 1
         if self.ran == 1:
-            self.inputs, self.labels = torch.empty_like(inputs), torch.empty_like(labels)
-        if self.ran <= self.WARM or inputs.shape != self.inputs.shape:
+            self.what = tuple(torch.empty_like(part) for part in what)
+        if self.ran <= self.WARM or what[0].shape != self.what[0].shape:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                losses = super().__call__(inputs, labels, size)
+                losses = super().__call__(what, size)
             torch.cuda.current_stream().wait_stream(self.stream)
             return losses
-        self.inputs.copy_(inputs)
-        self.labels.copy_(labels)
-        if self.captured != rates:
-            self.captured, self.graph = rates, torch.cuda.CUDAGraph()
+        for mine, part in zip(self.what, what, strict=True):
+            mine.copy_(part)
+        if self.captured != moments:
+            self.captured, self.graph = moments, torch.cuda.CUDAGraph()
+            for generator in self.generators:
+                self.graph.register_generator_state(generator)
             with torch.cuda.graph(self.graph):
-                self.losses = super().__call__(self.inputs, self.labels, size)
+                self.seen = super().__call__(self.what, size)
         self.graph.replay()
-        return self.losses
+        return self.seen

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from nsm.networks import build
 from nsm.processes import Interrupted, agree, gather, on_first, processes, reduce, signals
 from nsm.recipes import Recipe
 from nsm.sampling import predict
-from nsm.steps import GraphedStep, Step
+from nsm.steps import COMPILE, GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
 OWN = ("losses", "random/augment", "random/noise", "random/cuda")  # in a checkpoint, what each process has of its own
@@ -112,8 +113,7 @@ def fit(
             state.restore(checkpoint.read(folder), folder)
         else:
             state.begin(folder)
-        kind, loss = GraphedStep if recipe.cuda_graph else Step, (recipe.loss_samples, recipe.label_smoothing)
-        step = kind(*state.ready(), fabric, samples=loss[0], smoothing=loss[1])
+        step = state.stepper()
         write = stack.enter_context(tensorboard(folder if root and recipe.tensorboard else None))
         total, images = recipe.epochs * len(batches), recipe.batch_size * recipe.seeds
         show = stack.enter_context(progress(root, total, len(batches), images))
@@ -121,15 +121,15 @@ def fit(
             began = time.perf_counter()
             lr = set_rates(state.optimizer, recipe, state.epoch)
             order = batches.order(state.order)
-            for inputs, labels, size in batches.epoch(state.epoch, order, state.batch, state.augment):
-                losses = step(inputs, labels, size)
+            for what, size in batches.epoch(state.epoch, order, state.batch):
+                losses = step(what, size)
                 state.losses += losses
                 state.batch, state.step = state.batch + 1, state.step + 1
                 show(state.step, losses, state.history)
                 save = recipe.save_every is not None and state.step % recipe.save_every == 0
                 number = agree(fabric, came)
                 if step.synchronous or save or number or state.batch == len(batches):
-                    step.check(state.step, folder)
+                    step.check(state.step, state.losses, folder)
                 if (save or number) and folder:
                     state.save(folder)
                 if number and folder:
@@ -229,6 +229,8 @@ class _State:
             index, key = name.split("/")
             moments.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        for weight, state in self.optimizer.state.items():  # which lie in memory as their weights do
+            state.update({n: torch.empty_like(weight).copy_(v) for n, v in state.items() if v.shape == weight.shape})
         self.epoch, self.batch, self.step = (saved.progress[key] for key in ("epoch", "batch", "step"))
         self.history = list(saved.progress["history"])
         self.losses.copy_(own["losses"])
@@ -271,7 +273,7 @@ class _State:
         if self.kept is self.network:
             return
         share = 1 / min(self.epoch + 1, self.recipe.average_epochs)
-        for mean, value in zip(self.kept.state_dict().values(), self.network.state_dict().values(), strict=True):
+        for mean, value in zip(_tensors(self.kept), _tensors(self.network), strict=True):
             if mean.is_floating_point():
                 mean.lerp_(value, share)
             else:
@@ -284,11 +286,18 @@ class _State:
         self.losses.zero_()
         self.order_before = self.order.get_state()
 
-    def ready(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Network and optimiser as the fabric runs them: in its precision, in all processes, compiled."""
-        network = self.network.train()
-        runs = torch.compile(network) if self.recipe.compile else network
-        return self.fabric.setup(runs, self.optimizer)  # type: ignore[return-value]
+    def stepper(self) -> Step:
+        """A step of the network as the fabric runs it: in its precision, in all processes, compiled, captured."""
+        recipe, network = self.recipe, self.network.train()
+        if recipe.compile and isinstance(network, Ensemble) and self.fabric.device.type == "cuda":
+            network.compile_members(**COMPILE)
+        elif recipe.compile:
+            network = torch.compile(network, **COMPILE)
+        read = partial(self.batches.read, generator=self.augment)
+        parts = (*self.fabric.setup(network, self.optimizer), self.fabric, read)
+        if recipe.cuda_graph:
+            return GraphedStep(recipe, *parts, generators=(self.augment,))
+        return Step(recipe, *parts)
 
     def finish(self) -> None:
         """Leave the trained weights in the caller's model."""
@@ -296,13 +305,13 @@ class _State:
             self.model.load_state_dict(self._networks()[0].state_dict())
 
     def _networks(self) -> list[nn.Module]:
-        if isinstance(self.kept, Ensemble):
-            return [self.kept.member(k) for k in range(self.kept.size)]
-        return [self.kept]
+        return list(self.kept.members) if isinstance(self.kept, Ensemble) else [self.kept]
 
     def _members(self) -> list[nn.Module]:
         """The caller's model and its copies."""
         first = self.model.to(self.fabric.device)
+        if self.fabric.device.type == "cuda":
+            first = first.to(memory_format=torch.channels_last)  # how its convolutions are fastest
         return [first, *(copy.deepcopy(first) for _ in range(self.recipe.seeds - 1))]
 
     def _assemble(self, members: list[nn.Module]) -> None:
@@ -312,13 +321,13 @@ class _State:
         groups: dict[float, list[nn.Parameter]] = {}  # by decay
         for name, value in self.network.named_parameters():
             if value.requires_grad:
-                kind = name.replace("/", ".").rpartition(".")[2]
-                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kind, 0.0)
+                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(name.rpartition(".")[2], 0.0)
                 groups.setdefault(decay, []).append(value)
+        graph = recipe.cuda_graph  # which keeps no number that changes, so the rate is a tensor
         self.optimizer = torch.optim.AdamW(
             [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
-            lr=recipe.lr,
-            capturable=recipe.cuda_graph,
+            lr=torch.tensor(recipe.lr, device=self.fabric.device) if graph else recipe.lr,
+            capturable=graph,
         )
 
 
@@ -346,7 +355,11 @@ def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: int) -> f
     """Give the optimiser the rates of an epoch; returns the learning rate."""
     lr, first_moment = schedule(recipe, epoch)
     for group in optimizer.param_groups:
-        group["lr"], group["betas"] = lr, (first_moment, 0.999)
+        group["betas"] = (first_moment, 0.999)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
     return lr
 
 
@@ -385,6 +398,10 @@ def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> flo
         prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
     wrong = (prediction.label != torch.cat(labels)).sum()
     return float(reduce(fabric, wrong)) / len(data.dataset)
+
+
+def _tensors(network: nn.Module) -> list[Tensor]:
+    return [*network.parameters(), *network.buffers()]
 
 
 def _draw_anew(model: nn.Module) -> None:
