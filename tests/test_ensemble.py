@@ -32,7 +32,9 @@ def test_outputs_and_gradients_are_those_of_the_members(unit):
             assert learned.grad is not None
             assert torch.allclose(learned.grad, parameter.grad, atol=1e-9), name
         for name, buffer in member.named_buffers():  # the running statistics of batch norms move too
-            assert torch.allclose(both.state_dict()[name.replace(".", "/")][k].double(), buffer.double(), atol=1e-9), name
+            assert torch.allclose(both.state_dict()[name.replace(".", "/")][k].double(), buffer.double(), atol=1e-9), (
+                name
+            )
 
 
 def test_members_draw_their_own_noise_in_the_law_of_the_layer():

@@ -116,8 +116,9 @@ def test_the_loss_on_the_mean_of_samples_and_smooth_labels():
     network, fabric = Noisy(), Fabric(accelerator="cpu", devices=1)
     torch.manual_seed(0)
     x, y = torch.randn(2, 5, 3), torch.randint(3, (2, 5))
-    step = Step(network, torch.optim.SGD([weight], lr=1.0), fabric, samples=4, smoothing=0.3)
-    losses = step(x, y, 5)
+    recipe = replace(TINY, loss_samples=4, label_smoothing=0.3)
+    step = Step(recipe, network, torch.optim.SGD([weight], lr=1.0), fabric, lambda *what: what)
+    losses = step((x, y), 5)
     p = network.logits.softmax(-1).view(2, 5, 4, 3).mean(2)
     target = nn.functional.one_hot(y, 3) * 0.7 + 0.1
     torch.testing.assert_close(losses, -(target * p.log()).sum(-1).mean(-1).double(), rtol=1e-5, atol=1e-6)
@@ -128,7 +129,8 @@ def test_pixels_are_wiped_out_and_turned_in_training_alone():
     recipe = replace(TINY, input_dropout=0.3, input_flip=0.1, batch_size=n)
     batches = Batches(tiny(n), recipe, CPU)
     order = torch.arange(n)[None]
-    ((x, _, _),) = batches.epoch(0, order, 0, Generator().manual_seed(0))
+    ((what, _),) = batches.epoch(0, order, 0)
+    x, _ = batches.read(*what, generator=Generator().manual_seed(0))
     clean = torch.cat([inputs for inputs, _ in batches.all()])
     assert torch.equal(clean, tiny(n).inputs)
     ink, empty = clean == 1, clean == -1

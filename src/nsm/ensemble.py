@@ -26,6 +26,8 @@ class Ensemble(nn.Module):
         True
     """
 
+    members: nn.ModuleList
+
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(copy.deepcopy(member) for member in members)

@@ -102,16 +102,10 @@ class GraphedStep(Step):
 
     WARM = 3
 
-<<<<<<< HEAD
-    def __init__(self, network: Any, optimizer: Any, fabric: Fabric, **loss: Any) -> None:
-        super().__init__(network, optimizer, fabric, **loss)
-        self.stream = torch.cuda.Stream(fabric.device)
-=======
     def __init__(self, *arguments: Any, generators: tuple[torch.Generator, ...] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.stream = torch.cuda.Stream(self.fabric.device)
         self.generators = generators
->>>>>>> 4dee07a (Fire, threshold and blank in one pass each on CUDA; seeds on streams; the batch read inside the step)
         self.ran, self.captured = 0, ()
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -288,7 +288,7 @@ class _State:
 
     def stepper(self) -> Step:
         """A step of the network as the fabric runs it: in its precision, in all processes, compiled, captured."""
-        recipe, network = self.recipe, self.network.train()
+        recipe, network = self.recipe, cast(Any, self.network.train())
         if recipe.compile and isinstance(network, Ensemble) and self.fabric.device.type == "cuda":
             network.compile_members(**COMPILE)
         elif recipe.compile:
@@ -311,7 +311,7 @@ class _State:
         """The caller's model and its copies."""
         first = self.model.to(self.fabric.device)
         if self.fabric.device.type == "cuda":
-            first = first.to(memory_format=torch.channels_last)  # how its convolutions are fastest
+            first = cast(Any, first).to(memory_format=torch.channels_last)  # how its convolutions are fastest
         return [first, *(copy.deepcopy(first) for _ in range(self.recipe.seeds - 1))]
 
     def _assemble(self, members: list[nn.Module]) -> None:

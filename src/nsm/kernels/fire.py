@@ -99,7 +99,7 @@ if triton is not None:
 
     @triton.jit
     def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
-        """One program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
+        """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
         u = tl.program_id(1) * BU + tl.arange(0, BU)
         inside = u < units
         k, c = tl.load(K + u, inside, 0)[None, :], tl.load(C + u, inside, 0)[None, :]
@@ -221,14 +221,18 @@ blank.register_fake(lambda z, p, key: torch.empty_like(z))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, *_, k, c = inputs if len(inputs) == 6 else inputs[:3]
-    ctx.save_for_backward(x, k, c)
+    ctx.save_for_backward(inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # x, k, c
 
 
-def _pass(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     dx, sums = fire_back(g.contiguous(), *ctx.saved_tensors)
-    return dx, sums[0], sums[1]
+    return dx, sums[0], sums[1], None
 
 
-fire.register_autograd(lambda ctx, g: (*_pass(ctx, g), None), setup_context=_keep)
-threshold.register_autograd(lambda ctx, g: (lambda dx, dk, dc: (dx, None, None, None, dk, dc))(*_pass(ctx, g)), setup_context=_keep)
+def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dk, dc, _ = _fire_backward(ctx, g)
+    return dx, None, None, None, dk, dc
+
+
+fire.register_autograd(_fire_backward, setup_context=_keep)
+threshold.register_autograd(_threshold_backward, setup_context=_keep)
