@@ -50,6 +50,8 @@ class Batches:
             raise ValueError(f"Expected argument `train` to hold at least one input, but got an empty {what}")
         if isinstance(self.dataset, Dataset):
             object.__setattr__(self, "dataset", self.dataset.to(self.device))
+            fuse = self.recipe.compile and self.device.type == "cuda"
+            object.__setattr__(self, "_gather", torch.compile(self.dataset.batch) if fuse else self.dataset.batch)
 
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
@@ -77,7 +79,7 @@ class Batches:
         A data set of `nsm.data` is read here, by indices; of another one the inputs and labels are given.
         """
         seeds = self.recipe.seeds
-        inputs, labels = self.dataset.batch(what[0].flatten()) if len(what) == 1 else what
+        inputs, labels = self._gather(what[0].flatten()) if len(what) == 1 else what
         inputs = self._augment(inputs, generator)
         return (inputs, labels) if seeds == 1 else (inputs.unflatten(0, (seeds, -1)), labels.view(seeds, -1))
 

@@ -136,7 +136,7 @@ class NSMLayer(Stochastic):
     def _fire(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
         """`functional.sample`, in the kernels of `nsm.kernels.fire`."""
         wiring, weight, noise = self.wiring, self.weight, self.noise
-        x = wiring.units_last(wiring.product(z, weight))  # (..., units)
+        x = wiring.units_last(self._product(z, weight))  # (..., units)
         line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         k, c = torch.broadcast_tensors(*map(wiring.units_last, line))
         rows = x.reshape(-1, k.numel())
@@ -148,12 +148,18 @@ class NSMLayer(Stochastic):
             else:
                 xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
                 noisy = ((xi - noise.mean) * z.detach()).to(z.dtype)
-            y = wiring.units_last(wiring.product(noisy, weight.detach())).reshape(rows.shape)
+            y = wiring.units_last(self._product(noisy, weight.detach())).reshape(rows.shape)
             alpha = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = (wiring.units_last(wiring.per_unit(v)).float().expand(k.shape).flatten() for v in (alpha, b))
             states = fire.threshold(rows, y, *mean, k.flatten(), c.flatten())
         return wiring.units_back(states.view(x.shape))
+
+    def _product(self, z: Tensor, weight: Tensor) -> Tensor:
+        """`Wiring.product`; for small patches as a matrix product, which is faster than their convolution."""
+        if isinstance(self.wiring, Convolution) and not z.requires_grad and self.wiring.is_plain(z, weight):
+            return self.wiring.product_of_patches(z, weight)
+        return self.wiring.product(z, weight)
 
     def extra_repr(self) -> str:
         """The arguments that made this layer."""

@@ -188,19 +188,23 @@ def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: T
     return z
 
 
+def _tiles(rows: int, units: int) -> tuple[int, int, int]:
+    """Rows and units of a tile, and the rows of a program: enough programs for a large card, and no more."""
+    bu = min(128, 1 << (units - 1).bit_length())
+    bm = 1024 // bu
+    programs = max(1, min(-(-rows // bm), 1024 * bu // units))
+    return bm, bu, -(-rows // programs)
+
+
 @_op("fire_back")
 def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """dx, and dk and dc in one tensor (2, units)."""
+    """dx, and the parts whose sums over axis 1 are dk and dc, (2, parts, units)."""
     rows, units = x.shape
-    bu = min(128, triton.next_power_of_2(units))
-    bm = max(1, 1024 // bu)
-    columns = -(-units // bu)
-    programs = max(1, min(-(-rows // bm), 1024 // columns))
-    each = -(-rows // programs)
-    programs = -(-rows // each)
-    dx, parts = torch.empty_like(x), x.new_empty(2, programs, units, dtype=torch.float32)
-    _back[programs, columns](g.contiguous(), x, k, c, dx, parts, rows, units, each, bm, bu, num_warps=4)
-    return dx, parts.sum(1)
+    bm, bu, each = _tiles(rows, units)
+    dx, parts = torch.empty_like(x), x.new_empty(2, -(-rows // each), units, dtype=torch.float32)
+    grid = parts.shape[1], -(-units // bu)
+    _back[grid](g.contiguous(), x, k, c, dx, parts, rows, units, each, bm, bu, num_warps=4)
+    return dx, parts
 
 
 @_op("blank")
@@ -216,7 +220,14 @@ def blank(z: Tensor, p: float, key: Tensor) -> Tensor:
 
 fire.register_fake(lambda x, k, c, key: torch.empty_like(x))
 threshold.register_fake(lambda x, y, alpha, bias, k, c: torch.empty_like(x))
-fire_back.register_fake(lambda g, x, k, c: (torch.empty_like(x), x.new_empty(2, x.shape[1], dtype=torch.float32)))
+
+
+@fire_back.register_fake
+def _(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    rows, units = x.shape
+    return torch.empty_like(x), x.new_empty(2, -(-rows // _tiles(rows, units)[2]), units, dtype=torch.float32)
+
+
 blank.register_fake(lambda z, p, key: torch.empty_like(z))
 
 
@@ -225,8 +236,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    dx, sums = fire_back(g.contiguous(), *ctx.saved_tensors)
-    return dx, sums[0], sums[1], None
+    dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
+    return dx, parts[0].sum(0), parts[1].sum(0), None
 
 
 def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
