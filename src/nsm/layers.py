@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 from nsm import functional, philox
 from nsm.estimators import Deterministic, Estimator, Probability, get_estimator, sgn
 from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
-from nsm.kernels import fire
 from nsm.noise import Bernoulli, Noise, check_noise
+
+TRITON = find_spec("triton") is not None
 
 
 class Stochastic(nn.Module):
@@ -106,7 +108,7 @@ class NSMLayer(Stochastic):
         """
         self._check_input(z)
         estimator = Deterministic() if self.deterministic else self.estimator
-        if fire.runs(z) and xi is None and self._can_fire(estimator):
+        if _kernels_take(z) and xi is None and self._can_fire(estimator):
             return self._fire(z, generator)
         return functional.sample(
             z,
@@ -135,6 +137,8 @@ class NSMLayer(Stochastic):
 
     def _fire(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
         """`functional.sample`, in the kernels of `nsm.kernels.fire`."""
+        from nsm.kernels import fire  # here, since importing Triton takes a while
+
         wiring, weight, noise = self.wiring, self.weight, self.noise
         x = wiring.units_last(self._product(z, weight))  # (..., units)
         line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
@@ -457,6 +461,11 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.deterministic = value
+
+
+def _kernels_take(z: Tensor) -> bool:
+    """Whether Triton's kernels can run on a tensor: on CUDA, in at most 32 bits, within the reach of their indices."""
+    return TRITON and z.is_cuda and z.dtype != torch.float64 and 0 < z.numel() < 2**30
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -16,140 +16,137 @@ import math
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # a machine without CUDA
-    triton = None
-
-LARGEST = 2**31 - 2**16  # elements that 32-bit indices reach
-
-if triton is not None:
-    # the coefficients of `functional.erf`
-    _REACH = tl.constexpr(3.25)
-    _SCALE = tl.constexpr(2 / 3.25**2)
-    _C0 = tl.constexpr(0.4346407949924469)
-    _C1 = tl.constexpr(-0.2144598662853241)
-    _C2 = tl.constexpr(0.15324345231056213)
-    _C3 = tl.constexpr(-0.11417563259601593)
-    _C4 = tl.constexpr(0.08258988708257675)
-    _C5 = tl.constexpr(-0.056849829852581024)
-    _C6 = tl.constexpr(0.0344330333173275)
-    _C7 = tl.constexpr(-0.0168057419359684)
-    _C8 = tl.constexpr(0.010104565881192684)
-    _C9 = tl.constexpr(-0.008045508526265621)
-    _C10 = tl.constexpr(0.0030164355412125587)
-    _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
-
-    @triton.jit
-    def _erf(t):
-        """`functional.erf`, operation by operation."""
-        t = tl.minimum(tl.maximum(t, -_REACH), _REACH)
-        s = t * t * _SCALE - 1
-        p = _C10 * s + _C9
-        p = p * s + _C8
-        p = p * s + _C7
-        p = p * s + _C6
-        p = p * s + _C5
-        p = p * s + _C4
-        p = p * s + _C3
-        p = p * s + _C2
-        p = p * s + _C1
-        p = p * s + _C0
-        return t * p
-
-    @triton.jit
-    def _sign(u, x):
-        """−1 or +1, and NaN where x is."""
-        return tl.where(x == x, tl.where(u >= 0, 1.0, -1.0), x)
-
-    @triton.jit
-    def _fire_lane(X, K, C, Z, word, at, inside, UNITS: tl.constexpr):
-        unit = at % UNITS
-        x = tl.load(X + at, inside, 0).to(tl.float32)
-        t = x * tl.load(K + unit, inside, 0) + tl.load(C + unit, inside, 0)
-        r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)  # the upper 16 bits, with their sign
-        tl.store(Z + at, _sign(32768 * _erf(t) - (r + 0.5), x).to(Z.dtype.element_ty), inside)
-
-    @triton.jit
-    def _fire(X, K, C, KEY, Z, size, blocks, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-        """Lane ℓ of block i, of eight lanes of 16 bits, is element ℓ·blocks + i."""
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        zero = tl.zeros_like(i)
-        a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
-        within = i < blocks
-        _fire_lane(X, K, C, Z, a << 16, i, within, UNITS)
-        _fire_lane(X, K, C, Z, a, i + blocks, within & (i + blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, b << 16, i + 2 * blocks, within & (i + 2 * blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, b, i + 3 * blocks, within & (i + 3 * blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, c << 16, i + 4 * blocks, within & (i + 4 * blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, c, i + 5 * blocks, within & (i + 5 * blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, d << 16, i + 6 * blocks, within & (i + 6 * blocks < size), UNITS)
-        _fire_lane(X, K, C, Z, d, i + 7 * blocks, within & (i + 7 * blocks < size), UNITS)
-
-    @triton.jit
-    def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        inside = i < size
-        x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
-        u = x * tl.load(A + i % UNITS, inside, 0) + tl.load(B + i % UNITS, inside, 0) + y
-        tl.store(Z + i, _sign(u, u).to(Z.dtype.element_ty), inside)
-
-    @triton.jit
-    def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
-        """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
-        u = tl.program_id(1) * BU + tl.arange(0, BU)
-        inside = u < units
-        k, c = tl.load(K + u, inside, 0)[None, :], tl.load(C + u, inside, 0)[None, :]
-        first = tl.program_id(0) * each
-        end = tl.minimum(first + each, rows)
-        dk, dc = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
-        for start in range(first, end, BM):
-            row = start + tl.arange(0, BM)
-            at = row[:, None] * units + u[None, :]
-            both = (row < end)[:, None] & inside[None, :]
-            x, g = tl.load(X + at, both, 0).to(tl.float32), tl.load(G + at, both, 0).to(tl.float32)
-            t = x * k + c
-            d = g * (_SLOPE * tl.exp(-t * t))
-            tl.store(DX + at, (d * k).to(DX.dtype.element_ty), both)
-            dk += tl.where(both, d * x, 0)
-            dc += tl.where(both, d, 0)
-        at = tl.program_id(0) * units + u
-        tl.store(PARTS + at, tl.sum(dk, 0), inside)
-        tl.store(PARTS + tl.num_programs(0) * units + at, tl.sum(dc, 0), inside)
-
-    @triton.jit
-    def _blank_lane(Z, OUT, word, p, below, at, inside):
-        z = tl.load(Z + at, inside, 0).to(tl.float32)
-        kept = (word.to(tl.int32, bitcast=True) >> 24) < below  # the upper 8 bits, with their sign
-        tl.store(OUT + at, ((kept.to(tl.float32) - p) * z).to(OUT.dtype.element_ty), inside)
-
-    @triton.jit
-    def _blank_word(Z, OUT, word, p, below, i, blocks, lane, within, size):
-        at = i + lane * blocks
-        _blank_lane(Z, OUT, word << 24, p, below, at, within & (at < size))
-        _blank_lane(Z, OUT, word << 16, p, below, at + blocks, within & (at + blocks < size))
-        _blank_lane(Z, OUT, word << 8, p, below, at + 2 * blocks, within & (at + 2 * blocks < size))
-        _blank_lane(Z, OUT, word, p, below, at + 3 * blocks, within & (at + 3 * blocks < size))
-
-    @triton.jit
-    def _blank(Z, KEY, OUT, p, below, size, blocks, BLOCK: tl.constexpr):
-        """Lane ℓ of block i, of sixteen lanes of 8 bits, is element ℓ·blocks + i."""
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        zero = tl.zeros_like(i)
-        a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
-        within = i < blocks
-        _blank_word(Z, OUT, a, p, below, i, blocks, 0, within, size)
-        _blank_word(Z, OUT, b, p, below, i, blocks, 4, within, size)
-        _blank_word(Z, OUT, c, p, below, i, blocks, 8, within, size)
-        _blank_word(Z, OUT, d, p, below, i, blocks, 12, within, size)
+# the coefficients of `functional.erf`
+_REACH = tl.constexpr(3.25)
+_SCALE = tl.constexpr(2 / 3.25**2)
+_C0 = tl.constexpr(0.4346407949924469)
+_C1 = tl.constexpr(-0.2144598662853241)
+_C2 = tl.constexpr(0.15324345231056213)
+_C3 = tl.constexpr(-0.11417563259601593)
+_C4 = tl.constexpr(0.08258988708257675)
+_C5 = tl.constexpr(-0.056849829852581024)
+_C6 = tl.constexpr(0.0344330333173275)
+_C7 = tl.constexpr(-0.0168057419359684)
+_C8 = tl.constexpr(0.010104565881192684)
+_C9 = tl.constexpr(-0.008045508526265621)
+_C10 = tl.constexpr(0.0030164355412125587)
+_SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
 
 
-def runs(x: Tensor) -> bool:
-    """Whether the kernels can take a tensor: on CUDA, in a type of at most 32 bits, not too large."""
-    return triton is not None and x.is_cuda and x.dtype != torch.float64 and 0 < x.numel() <= LARGEST
+@triton.jit
+def _erf(t):
+    """`functional.erf`, operation by operation."""
+    t = tl.minimum(tl.maximum(t, -_REACH), _REACH)
+    s = t * t * _SCALE - 1
+    p = _C10 * s + _C9
+    p = p * s + _C8
+    p = p * s + _C7
+    p = p * s + _C6
+    p = p * s + _C5
+    p = p * s + _C4
+    p = p * s + _C3
+    p = p * s + _C2
+    p = p * s + _C1
+    p = p * s + _C0
+    return t * p
+
+
+@triton.jit
+def _sign(u, x):
+    """−1 or +1, and NaN where x is."""
+    return tl.where(x == x, tl.where(u >= 0, 1.0, -1.0), x)
+
+
+@triton.jit
+def _fire_lane(X, K, C, Z, word, at, inside, UNITS: tl.constexpr):
+    unit = at % UNITS
+    x = tl.load(X + at, inside, 0).to(tl.float32)
+    t = x * tl.load(K + unit, inside, 0) + tl.load(C + unit, inside, 0)
+    r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)  # the upper 16 bits, with their sign
+    tl.store(Z + at, _sign(32768 * _erf(t) - (r + 0.5), x).to(Z.dtype.element_ty), inside)
+
+
+@triton.jit
+def _fire(X, K, C, KEY, Z, size, blocks, UNITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Lane ℓ of block i, of eight lanes of 16 bits, is element ℓ·blocks + i."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros_like(i)
+    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
+    within = i < blocks
+    _fire_lane(X, K, C, Z, a << 16, i, within, UNITS)
+    _fire_lane(X, K, C, Z, a, i + blocks, within & (i + blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, b << 16, i + 2 * blocks, within & (i + 2 * blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, b, i + 3 * blocks, within & (i + 3 * blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, c << 16, i + 4 * blocks, within & (i + 4 * blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, c, i + 5 * blocks, within & (i + 5 * blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, d << 16, i + 6 * blocks, within & (i + 6 * blocks < size), UNITS)
+    _fire_lane(X, K, C, Z, d, i + 7 * blocks, within & (i + 7 * blocks < size), UNITS)
+
+
+@triton.jit
+def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < size
+    x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
+    u = x * tl.load(A + i % UNITS, inside, 0) + tl.load(B + i % UNITS, inside, 0) + y
+    tl.store(Z + i, _sign(u, u).to(Z.dtype.element_ty), inside)
+
+
+@triton.jit
+def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
+    """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
+    u = tl.program_id(1) * BU + tl.arange(0, BU)
+    inside = u < units
+    k, c = tl.load(K + u, inside, 0)[None, :], tl.load(C + u, inside, 0)[None, :]
+    first = tl.program_id(0) * each
+    end = tl.minimum(first + each, rows)
+    dk, dc = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    for start in range(first, end, BM):
+        row = start + tl.arange(0, BM)
+        at = row[:, None] * units + u[None, :]
+        both = (row < end)[:, None] & inside[None, :]
+        x, g = tl.load(X + at, both, 0).to(tl.float32), tl.load(G + at, both, 0).to(tl.float32)
+        t = x * k + c
+        d = g * (_SLOPE * tl.exp(-t * t))
+        tl.store(DX + at, (d * k).to(DX.dtype.element_ty), both)
+        dk += tl.where(both, d * x, 0)
+        dc += tl.where(both, d, 0)
+    at = tl.program_id(0) * units + u
+    tl.store(PARTS + at, tl.sum(dk, 0), inside)
+    tl.store(PARTS + tl.num_programs(0) * units + at, tl.sum(dc, 0), inside)
+
+
+@triton.jit
+def _blank_lane(Z, OUT, word, p, below, at, inside):
+    z = tl.load(Z + at, inside, 0).to(tl.float32)
+    kept = (word.to(tl.int32, bitcast=True) >> 24) < below  # the upper 8 bits, with their sign
+    tl.store(OUT + at, ((kept.to(tl.float32) - p) * z).to(OUT.dtype.element_ty), inside)
+
+
+@triton.jit
+def _blank_word(Z, OUT, word, p, below, i, blocks, lane, within, size):
+    at = i + lane * blocks
+    _blank_lane(Z, OUT, word << 24, p, below, at, within & (at < size))
+    _blank_lane(Z, OUT, word << 16, p, below, at + blocks, within & (at + blocks < size))
+    _blank_lane(Z, OUT, word << 8, p, below, at + 2 * blocks, within & (at + 2 * blocks < size))
+    _blank_lane(Z, OUT, word, p, below, at + 3 * blocks, within & (at + 3 * blocks < size))
+
+
+@triton.jit
+def _blank(Z, KEY, OUT, p, below, size, blocks, BLOCK: tl.constexpr):
+    """Lane ℓ of block i, of sixteen lanes of 8 bits, is element ℓ·blocks + i."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros_like(i)
+    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
+    within = i < blocks
+    _blank_word(Z, OUT, a, p, below, i, blocks, 0, within, size)
+    _blank_word(Z, OUT, b, p, below, i, blocks, 4, within, size)
+    _blank_word(Z, OUT, c, p, below, i, blocks, 8, within, size)
+    _blank_word(Z, OUT, d, p, below, i, blocks, 12, within, size)
 
 
 def new_key(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
