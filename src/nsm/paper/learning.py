@@ -61,10 +61,10 @@ def minibatches(data: Dataset, recipe: Recipe, steps: int) -> Iterator[tuple[Ten
     augment = Generator(data.labels.device).manual_seed(derive(recipe.seed, "augment", 0))
     done = epoch = 0
     while done < steps:
-        for x, y, _ in batches.epoch(epoch, batches.order(order), 0, augment):
+        for what, _ in batches.epoch(epoch, batches.order(order), 0):
             if done == steps:
                 return
-            yield x, y
+            yield batches.read(*what, generator=augment)
             done += 1
         epoch += 1
 
@@ -91,23 +91,31 @@ def learn(
     Yields:
         The epoch, the step and the networks: before every step, and once after the last.
     """
-    recipe = replace(recipe, seeds=max(2, len(members)))  # with one seed batches have no axis for it
+    recipe = replace(recipe, seeds=len(members))
     ensemble = Ensemble(members).train()
     with processes(recipe) as fabric:
         batches, order = Batches(data, recipe, fabric.device), Generator().manual_seed(derive(recipe.seed, "order"))
         augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", 0))
         on_gpu = fabric.device.type == "cuda"
-        optimizer = torch.optim.Adam(ensemble.parameters(), lr=recipe.lr, capturable=on_gpu)
+        lr = torch.tensor(recipe.lr, device=fabric.device) if on_gpu else recipe.lr
+        optimizer = torch.optim.Adam(ensemble.parameters(), lr=lr, capturable=on_gpu)
         if after is not None:
             optimizer.register_step_post_hook(lambda *_: after(ensemble))
-        step = (GraphedStep if on_gpu else Step)(*fabric.setup(ensemble, optimizer), fabric)  # type: ignore[arg-type]
+
+        def read(*what: Tensor) -> tuple[Tensor, Tensor]:
+            x, y = batches.read(*what, generator=augment)
+            return (x, y) if len(members) > 1 else (x[None], y[None])
+
+        parts = (recipe, *fabric.setup(ensemble, optimizer), fabric, read)
+        step = GraphedStep(*parts, generators=(augment,)) if on_gpu else Step(*parts)
+        losses = torch.zeros(len(members), dtype=torch.float64, device=fabric.device)
         torch.manual_seed(derive(recipe.seed, "noise", 0))
         done = 0
         for epoch in range(recipe.epochs):
             set_rates(optimizer, recipe, epoch)
-            for x, y, size in batches.epoch(epoch, batches.order(order)[: len(members)], 0, augment):
+            for what, size in batches.epoch(epoch, batches.order(order), 0):
                 yield epoch, done, ensemble
-                step(x, y, size)
+                losses += step(what, size)
                 done += 1
-            step.check(done, None)
+            step.check(done, losses, None)
         yield recipe.epochs, done, ensemble
