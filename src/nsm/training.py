@@ -305,7 +305,9 @@ class _State:
             self.model.load_state_dict(self._networks()[0].state_dict())
 
     def _networks(self) -> list[nn.Module]:
-        return list(self.kept.members) if isinstance(self.kept, Ensemble) else [self.kept]
+        if isinstance(self.kept, Ensemble):
+            return [self.kept.member(k) for k in range(self.kept.size)]
+        return [self.kept]
 
     def _members(self) -> list[nn.Module]:
         """The caller's model and its copies."""
@@ -321,7 +323,8 @@ class _State:
         groups: dict[float, list[nn.Parameter]] = {}  # by decay
         for name, value in self.network.named_parameters():
             if value.requires_grad:
-                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(name.rpartition(".")[2], 0.0)
+                kind = name.replace("/", ".").rpartition(".")[2]
+                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kind, 0.0)
                 groups.setdefault(decay, []).append(value)
         graph = recipe.cuda_graph  # which keeps no number that changes, so the rate is a tensor
         self.optimizer = torch.optim.AdamW(
