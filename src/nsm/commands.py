@@ -422,7 +422,7 @@ def reproduce(
         _console().print(_comparison(found["rows"], quick))
         print(f"{found['file']} has all rows")
     for name in found["figures"] if not json else ():
-        print(f"{name}: see results/figures/{name}.png")
+        print(f"{name}: see {found['results']}/figures/{name}.png")
     return 1 if found["not_finished"] else 0
 
 
