@@ -20,7 +20,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["processes", "steps", "display", "training"],
-    ["evaluation", "paper", "hardware"],
+    ["evaluation", "paper", "hardware", "bench"],
     ["demo", "completion", "commands", "cli"],
 ]
 RANK = {name: (row, column) for row, names in enumerate(ORDER) for column, name in enumerate(names)}

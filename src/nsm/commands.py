@@ -443,6 +443,35 @@ def _comparison(rows: list[dict[str, Any]], quick: bool) -> Any:
     return table
 
 
+def bench(
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WORK ...")] = (),
+    quick: bool = False,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    json: bool = False,
+) -> int:
+    """Measure the speed of this machine, beside the networks an NSM replaces.
+
+    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds and blankout. The work scaling draws
+    time and memory against sizes, and is done only where it is named. A time is printed once its result was checked.
+
+    Example: nsm bench --only mnist-step mc
+
+    Args:
+        only: Some works. Default: all that concern this machine.
+        quick: Few repeats and small sizes; nothing is kept without --out.
+        out: The JSON file, with a PNG and an SVG beside it. Default: results/bench/HARDWARE.json
+        json: Print JSON instead of a table.
+    """
+    from nsm.bench.__main__ import bench
+
+    try:
+        return bench(list(only), quick, out, json)
+    except ValueError as error:
+        if not str(error).startswith("Expected a work"):
+            raise
+        raise UsageError(str(error)) from None
+
+
 def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = "bash") -> None:
     """Print what teaches a shell to complete `nsm` commands and options.
 
@@ -462,6 +491,7 @@ COMMANDS: dict[str, Any] = {
     "recipes": recipes,
     "evaluate": evaluate,
     "predict": predict,
+    "bench": bench,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
     "reproduce": reproduce,
     "completion": completion,
