@@ -1,6 +1,6 @@
 """The few lines that figures learn with, where something is to be looked at in every step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -78,36 +78,35 @@ def differentiate(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def learn(
-    members: Sequence[nn.Module], data: Dataset, recipe: Recipe, after: Callable[[Ensemble], None] | None = None
-) -> Iterator[tuple[int, int, Ensemble]]:
+    ensemble: Ensemble, data: Dataset, recipe: Recipe, after: Callable[[], None] | None = None
+) -> Iterator[tuple[int, int]]:
     """Train networks side by side by one recipe, each on batches of its own; on a GPU the step is a captured graph.
 
     Args:
-        members: The networks at their start.
+        ensemble: The networks at their start.
         data: The training data, on the device.
         recipe: Batches, epochs, rates and seed.
         after: What to do to the networks after every update, as part of the step.
 
     Yields:
-        The epoch, the step and the networks: before every step, and once after the last.
+        The epoch and the step: before every step, and once after the last.
     """
-    recipe = replace(recipe, seeds=max(2, len(members)))  # with one seed batches have no axis for it
-    ensemble = Ensemble(members).train()
+    recipe = replace(recipe, seeds=max(2, ensemble.size))  # with one seed batches have no axis for it
     with processes(recipe) as fabric:
         batches, order = Batches(data, recipe, fabric.device), Generator().manual_seed(derive(recipe.seed, "order"))
         augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", 0))
         on_gpu = fabric.device.type == "cuda"
         optimizer = torch.optim.Adam(ensemble.parameters(), lr=recipe.lr, capturable=on_gpu)
         if after is not None:
-            optimizer.register_step_post_hook(lambda *_: after(ensemble))
-        step = (GraphedStep if on_gpu else Step)(*fabric.setup(ensemble, optimizer), fabric)  # type: ignore[arg-type]
+            optimizer.register_step_post_hook(lambda *_: after())
+        step = (GraphedStep if on_gpu else Step)(*fabric.setup(ensemble.train(), optimizer), fabric)  # type: ignore[arg-type]
         torch.manual_seed(derive(recipe.seed, "noise", 0))
         done = 0
         for epoch in range(recipe.epochs):
             set_rates(optimizer, recipe, epoch)
-            for x, y, size in batches.epoch(epoch, batches.order(order)[: len(members)], 0, augment):
-                yield epoch, done, ensemble
+            for x, y, size in batches.epoch(epoch, batches.order(order)[: ensemble.size], 0, augment):
+                yield epoch, done
                 step(x, y, size)
                 done += 1
             step.check(done, None)
-        yield recipe.epochs, done, ensemble
+        yield recipe.epochs, done
