@@ -17,7 +17,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["functional"],
     ["layers"],
     ["initialization", "networks"],
-    ["sampling", "metrics", "ensemble", "batches"],
+    ["stages", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["processes", "steps", "display", "training"],
     ["evaluation", "paper", "hardware", "bench"],
