@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from nsm import functional, stages
 from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
-from nsm.stages import Stage
+from nsm.stages import Opening, Plain, Stage
 
 Step = nn.Module | Stage
 
-_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _BLOCK = {"cpu": 512, "cuda": 10_000}  # inputs whose moments are kept
 _CHUNK = 10
 
@@ -304,12 +303,12 @@ def _split(model: nn.Module) -> tuple[list[Step], list[Step]]:
     return steps[:k], steps[k:]
 
 
-def _open(steps: list[Step], z: Tensor) -> tuple["Opening", list[Step]]:
+def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
     """The first draw, and the steps that are left after it."""
     if (found := stages.chain(steps, z)) is not None:
         return found[0], steps[found[1] :]
     first, *after = steps
-    return first if isinstance(first, Stage) else _First(first), after
+    return first if isinstance(first, Stage) else Plain(first), after
 
 
 def _steps(model: nn.Module) -> Iterator[nn.Module]:
@@ -331,70 +330,6 @@ def _run(steps: Iterable[Step], z: Tensor) -> Tensor:
     for step in steps:
         z = step(z)
     return z
-
-
-class Opening(Protocol):
-    """The first draw of a network, whose inputs are the same in all samples."""
-
-    def rows(self, device: torch.device) -> int:
-        """How many rows, inputs × samples, are best drawn in one pass."""
-        ...
-
-    def share(self, z: Tensor) -> Any:
-        """What all samples have in common."""
-        ...
-
-    def take(self, shared: Any, some: Tensor) -> Any:
-        """The part of it that belongs to some inputs."""
-        ...
-
-    def draw(self, shared: Any, samples: int) -> Tensor:
-        """States in ``samples`` samples, (samples · inputs, ...)."""
-        ...
-
-
-class _First:
-    """Any module that draws. Of a layer all samples share the moments, of another module its input."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def rows(self, device: torch.device) -> int:
-        return _ROWS.get(device.type, _ROWS["cuda"])
-
-    def share(self, z: Tensor) -> tuple[Tensor, ...]:
-        return (z, *self.module.moments(z)) if isinstance(self.module, NSMLayer) else (z,)
-
-    def take(self, shared: tuple[Tensor, ...], some: Tensor) -> tuple[Tensor, ...]:
-        if len(shared) == 1:
-            return (shared[0][some],)
-        z, mean, variance = shared  # a variance without a batch axis belongs to all
-        own = variance.dim() == mean.dim() and len(variance) == len(z)
-        return z[some], mean[some], variance[some] if own else variance
-
-    def draw(self, shared: tuple[Tensor, ...], samples: int) -> Tensor:
-        layer, z = self.module, shared[0]
-        several = z.expand(samples, *z.shape)
-        if not isinstance(layer, NSMLayer):
-            return layer(several.flatten(0, 1))
-        mean, variance = shared[1:]
-        shape = torch.Size((samples, *mean.shape))
-        draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
-
-        def u() -> Tensor:
-            return mean + functional.fluctuation(
-                several,
-                layer.weight,
-                variance,
-                shape,
-                noise=layer.noise,
-                site=layer.site,
-                draw=draw,
-                wiring=layer.wiring,
-            )
-
-        states = layer.estimator(functional.erf_argument(mean, variance).expand(shape), u)
-        return states.flatten(0, 1).to(functional.product_dtype(z))
 
 
 def _softmax(logits: Tensor) -> Tensor:

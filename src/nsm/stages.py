@@ -13,7 +13,7 @@ of channels-last convolutions come and as their noise is numbered.
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +25,76 @@ from nsm.functional import Convolution, Dense
 from nsm.kernels import bits
 from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
 
-_ROWS = {"cpu": 500, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
+_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _DIGITS = {torch.bfloat16: 1, torch.float32: 2}
+
+
+class Opening(Protocol):
+    """The first draw of a network, whose inputs are the same in all samples."""
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows, inputs × samples, are best drawn in one pass."""
+        ...
+
+    def share(self, z: Tensor) -> Any:
+        """What all samples have in common."""
+        ...
+
+    def take(self, shared: Any, some: Tensor) -> Any:
+        """The part of it that belongs to some inputs."""
+        ...
+
+    def draw(self, shared: Any, samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        ...
+
+
+class Plain:
+    """Any module that draws. Of a layer all samples share the moments, of another module its input."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows are best drawn in one pass."""
+        return _ROWS.get(device.type, _ROWS["cuda"])
+
+    def share(self, z: Tensor) -> tuple[Tensor, ...]:
+        """The input, and the moments of a layer."""
+        return (z, *self.module.moments(z)) if isinstance(self.module, NSMLayer) else (z,)
+
+    def take(self, shared: tuple[Tensor, ...], some: Tensor) -> tuple[Tensor, ...]:
+        """The part of it that belongs to some inputs."""
+        if len(shared) == 1:
+            return (shared[0][some],)
+        z, mean, variance = shared  # a variance without a batch axis belongs to all
+        own = variance.dim() == mean.dim() and len(variance) == len(z)
+        return z[some], mean[some], variance[some] if own else variance
+
+    def draw(self, shared: tuple[Tensor, ...], samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        layer, z = self.module, shared[0]
+        several = z.expand(samples, *z.shape)
+        if not isinstance(layer, NSMLayer):
+            return layer(several.flatten(0, 1))
+        mean, variance = shared[1:]
+        shape = torch.Size((samples, *mean.shape))
+        draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+
+        def u() -> Tensor:
+            return mean + functional.fluctuation(
+                several,
+                layer.weight,
+                variance,
+                shape,
+                noise=layer.noise,
+                site=layer.site,
+                draw=draw,
+                wiring=layer.wiring,
+            )
+
+        states = layer.estimator(functional.erf_argument(mean, variance).expand(shape), u)
+        return states.flatten(0, 1).to(functional.product_dtype(z))
 
 
 class Stage:
@@ -55,10 +123,10 @@ class Stage:
     def draw(self, shared: tuple[Tensor, torch.dtype], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
         e, dtype = shared
-        return self._toss(e.expand(samples, *e.shape), dtype)
+        return self._toss(e.expand(samples, *e.shape), dtype).flatten(0, 1)
 
     def chance(self, z: Tensor) -> Tensor:
-        """2P − 1 of every unit behind the pool, (rows, height, width, units), or (rows, ..., units) of a dense layer."""
+        """2P − 1 of every unit behind the pool, (rows, height, width, units); (rows, ..., units) of a dense layer."""
         k, c = self.line(z)
         e = functional.erf(self.product(z).to(k.dtype) * k + c)
         return e if self.pool == (1, 1) else functional.pooled(e.movedim(-1, 1), self.pool).movedim(1, -1).contiguous()
@@ -100,10 +168,9 @@ class Stage:
         self.slope, self.offset, self.weight, self._made_for = k, c.expand(k.shape).contiguous(), weight, key
 
     def _toss(self, e: Tensor, dtype: torch.dtype) -> Tensor:
+        """States of units with 2P − 1 = e, with the axes as modules have them."""
         states = sgn(functional.toss(e)).to(dtype)
-        if philox.source is not None and e.shape[0] != len(philox.source.inputs):
-            states = states.flatten(0, 1)
-        return states if isinstance(self.layer.wiring, Dense) else states.movedim(-1, 1)
+        return states if isinstance(self.layer.wiring, Dense) else states.movedim(-1, -3)
 
 
 def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
@@ -160,7 +227,7 @@ class Chain:
 
     def rows(self, device: torch.device) -> int:
         """How many rows are best drawn in one pass."""
-        return 16 * _ROWS["cpu"]
+        return 8192
 
     def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
         """The product of the first layer."""
@@ -201,12 +268,12 @@ def _slots(source: philox.Keyed, inputs: int, samples: int) -> bits.Rows:
     slot = torch.arange(tiles * bits.SLOTS)
     row = torch.arange(-(-inputs * samples // width))[:, None] * width + slot
     row = torch.where((slot < width) & (row < inputs * samples), row, -1).view(-1, bits.SLOTS)
-    counter = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
-    return bits.Rows(row, *counter, source.key)
+    of_inputs, of_samples = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
+    return bits.Rows(row, of_inputs, of_samples, source.key)
 
 
 def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
-    """The longest chain of stages at the beginning of ``steps``, and its length; None if the kernel is not to be had."""
+    """The longest chain of stages at the beginning of ``steps``, and its length; None where there is no kernel."""
     dtype = functional.product_dtype(z)
     stages = list(_leading_stages(steps))
     if z.device.type != "cpu" or dtype not in _DIGITS or not stages:

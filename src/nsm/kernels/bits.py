@@ -1,10 +1,10 @@
 """Layers of threshold units on the CPU, with states as single bits: C, compiled at first use, called by ctypes.
 
 The rows of a batch stand side by side, 32 to a group, and a group's states are one 32-bit word for every element. A
-product of weights with −1s and +1s then needs no multiplication: five states are a number from 0 to 31, which selects one
-of 32 sums of ±q from a table, for 32 rows in one instruction of AVX-512. Weights are integers q, one 16-bit *digit* or
-two, w = Σ_d q_d step_d, so that products are exact, whatever their order (see docs/decisions/0004). The rest, from the
-product to the drawn states, is `nsm.functional`, operation by operation.
+product of weights with −1s and +1s then needs no multiplication: five states are a number from 0 to 31, which selects
+one of 32 sums of ±q from a table, for 32 rows in one instruction of AVX-512. Weights are integers q, one 16-bit *digit*
+or two, w = Σ_d q_d step_d, so that products are exact, whatever their order (see docs/decisions/0004). The rest, from
+the product to the drawn states, is `nsm.functional`, operation by operation.
 """
 
 import ctypes
@@ -41,7 +41,15 @@ def library(erf: tuple[float, ...], reach: float) -> Any:
     """
     source = Path(__file__).with_suffix(".c").read_text()
     constants = f"-DERF={','.join(map(repr, erf))}", f"-DREACH={reach!r}", f"-DSCALE={2 / reach**2!r}"
-    compiler = [os.environ.get("CC", "cc"), "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-fPIC", *constants]
+    compiler = [
+        os.environ.get("CC", "cc"),
+        "-O3",
+        "-march=native",
+        "-ffp-contract=off",
+        "-fopenmp",
+        "-fPIC",
+        *constants,
+    ]
     try:
         processor = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
         if not {"avx512f", "avx512bw", "avx512dq", "bmi2"} <= set(processor.split()):
@@ -74,7 +82,7 @@ def _compile(compiler: Sequence[str], path: Path) -> None:
         target, shared = str(Path(folder, "bits.o")), str(Path(folder, "bits.so"))
         quiet = {"check": True, "capture_output": True, "timeout": 120}
         subprocess.run([*compiler, "-c", str(Path(__file__).with_suffix(".c")), "-o", target], **quiet)
-        # Without -fopenmp here: the symbols are then those of the OpenMP that torch has loaded, and its threads are ours.
+        # Without -fopenmp here: its symbols are then those of the OpenMP that torch has loaded, and threads are shared.
         subprocess.run([compiler[0], "-shared", target, "-o", shared], **quiet)
         os.replace(shared, path)
 
@@ -213,7 +221,9 @@ class _Pooled:
         self.geometry, self.units, self.outputs = geometry, slope.shape[1], len(y)
         one = slope.dim() == 2 or slope.shape[2:] == (1, 1)
         if not one:
-            slope, offset = (v[..., y, x].flatten(-2).transpose(-1, -2) for v in (slope, offset.expand(slope.shape[1:])))
+            slope, offset = (
+                v[..., y, x].flatten(-2).transpose(-1, -2) for v in (slope, offset.expand(slope.shape[1:]))
+            )
         self.slope, self.offset = (v.reshape(-1).float().contiguous() for v in (slope, offset))
         self.at = at.to(torch.int32).contiguous()
         self.law = _Law(
