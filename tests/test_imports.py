@@ -17,10 +17,10 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["functional"],
     ["layers"],
     ["initialization", "networks"],
-    ["sampling", "metrics", "ensemble", "batches"],
+    ["stages", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["processes", "steps", "display", "training"],
-    ["evaluation", "paper", "hardware"],
+    ["evaluation", "paper", "hardware", "bench"],
     ["demo", "completion", "commands", "cli"],
 ]
 RANK = {name: (row, column) for row, names in enumerate(ORDER) for column, name in enumerate(names)}

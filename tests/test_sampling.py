@@ -96,7 +96,7 @@ def test_the_seed_alone_decides(site, draw, monkeypatch):
     whole = predict(model, x, 23, seed=5)
     for chunk_size in (1, 4, 23, 100):
         close(predict(model, x, 23, seed=5, chunk_size=chunk_size), whole)
-    monkeypatch.setattr("nsm.sampling._ROWS", {"cpu": 20, "cuda": 20})  # two images in a pass
+    monkeypatch.setattr("nsm.stages._ROWS", {"cpu": 20, "cuda": 20})  # two images in a pass
     close(predict(model, x, 23, seed=5), whole)
     monkeypatch.setattr("nsm.sampling._BLOCK", {"cpu": 3, "cuda": 3})
     close(predict(model, x, 23, seed=5), whole)

@@ -422,7 +422,7 @@ def reproduce(
         _console().print(_comparison(found["rows"], quick))
         print(f"{found['file']} has all rows")
     for name in found["figures"] if not json else ():
-        print(f"{name}: see results/figures/{name}.png")
+        print(f"{name}: see {found['results']}/figures/{name}.png")
     return 1 if found["not_finished"] else 0
 
 
@@ -441,6 +441,35 @@ def _comparison(rows: list[dict[str, Any]], quick: bool) -> Any:
         ours = f"– {row['reason']}" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
         table.add_row(row["data"], row["model"], paper, ours, str(row["n"] or ""))
     return table
+
+
+def bench(
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WORK ...")] = (),
+    quick: bool = False,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    json: bool = False,
+) -> int:
+    """Measure the speed of this machine, beside the networks an NSM replaces.
+
+    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds and blankout. The work scaling draws
+    time and memory against sizes, and is done only where it is named. A time is printed once its result was checked.
+
+    Example: nsm bench --only mnist-step mc
+
+    Args:
+        only: Some works. Default: all that concern this machine.
+        quick: Few repeats and small sizes; nothing is kept without --out.
+        out: The JSON file, with a PNG and an SVG beside it. Default: results/bench/HARDWARE.json
+        json: Print JSON instead of a table.
+    """
+    from nsm.bench.__main__ import bench
+
+    try:
+        return bench(list(only), quick, out, json)
+    except ValueError as error:
+        if not str(error).startswith("Expected a work"):
+            raise
+        raise UsageError(str(error)) from None
 
 
 def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = "bash") -> None:
@@ -462,6 +491,7 @@ COMMANDS: dict[str, Any] = {
     "recipes": recipes,
     "evaluate": evaluate,
     "predict": predict,
+    "bench": bench,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
     "reproduce": reproduce,
     "completion": completion,

@@ -76,8 +76,8 @@ def firing_probability(t: Tensor) -> Tensor:
 
 
 #: erf(t)/t as a polynomial in s = 2(t/τ)² − 1 for |t| ≤ τ = 3.25, beyond which erf is 1 to 4.3e-6.
-_ERF_REACH = 3.25
-_ERF = (
+ERF_REACH = 3.25
+ERF = (
     0.4346407949924469, -0.2144598662853241, 0.15324345231056213, -0.11417563259601593, 0.08258988708257675,
     -0.056849829852581024, 0.0344330333173275, -0.0168057419359684, 0.010104565881192684, -0.008045508526265621,
     0.0030164355412125587,
@@ -90,12 +90,29 @@ def erf(t: Tensor) -> Tensor:
     >>> erf(torch.tensor([0.0, 0.5, -9.0]))
     tensor([ 0.0000,  0.5205, -1.0000])
     """
-    t = t.to(torch.float32).clamp(-_ERF_REACH, _ERF_REACH)
-    s = t * t * (2 / _ERF_REACH**2) - 1
-    p = torch.full_like(s, _ERF[-1])
-    for coefficient in reversed(_ERF[:-1]):
+    t = t.to(torch.float32).clamp(-ERF_REACH, ERF_REACH)
+    s = t * t * (2 / ERF_REACH**2) - 1
+    p = torch.full_like(s, ERF[-1])
+    for coefficient in reversed(ERF[:-1]):
         p = p * s + coefficient
     return t * p
+
+
+def pooled(e: Tensor, window: tuple[int, int]) -> Tensor:
+    """2P − 1 of the largest state in each window of (..., H, W) independent units with 2P − 1 = e.
+
+    All must be off for the largest to be off: 1 − P(max) = Π(1 − P_k). Windows do not overlap; a rest is left out.
+
+    >>> pooled(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), (2, 2))
+    tensor([[0.8750]])
+    """
+    (height, width), (down, right) = e.shape[-2:], window
+    parts = [
+        0.5 - 0.5 * e[..., i : height // down * down : down, j : width // right * right : right]
+        for i in range(down)
+        for j in range(right)
+    ]
+    return 1 - 2 * math.prod(parts[1:], start=parts[0])
 
 
 def beta_from_a(a: float | Tensor, noise: Noise) -> float | Tensor:
@@ -210,7 +227,7 @@ class Convolution:
     def _patches(self, batch: Tensor, w: Tensor) -> Tensor:
         """(B, C, H, W) → (B, C·kh·kw, H', W'): what each output position sees."""
         (kh, kw), (sh, sw), (dh, dw) = w.shape[-2:], self.stride, self.dilation
-        (top, bottom), (left, right) = self._margins((kh, kw))
+        (top, bottom), (left, right) = self.margins((kh, kw))
         height, width = self.output_size(batch.shape[-2:], (kh, kw))
         padded = F.pad(batch, (left, right, top, bottom))
         shifted = [
@@ -225,12 +242,12 @@ class Convolution:
         height, width = (
             (n + sum(margin) - d * (k - 1) - 1) // s + 1
             for n, margin, d, k, s in zip(
-                size, self._margins(kernel_size), self.dilation, kernel_size, self.stride, strict=True
+                size, self.margins(kernel_size), self.dilation, kernel_size, self.stride, strict=True
             )
         )
         return height, width
 
-    def _margins(self, kernel_size: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def margins(self, kernel_size: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Zeros before and after, for each of the two axes."""
         if self.padding == "valid":
             return (0, 0), (0, 0)

@@ -46,6 +46,11 @@ class Keyed:
         self.samples, self.inputs = samples, inputs  # (rows,) int64 each
         self.draws = 0
 
+    def next(self) -> int:
+        """The number of one more draw."""
+        self.draws += 1
+        return self.draws - 1
+
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether a draw of this shape has one part for each row, on one leading axis or on two."""
         rows = len(self.inputs)
@@ -86,7 +91,7 @@ class Keyed:
         n = math.prod(shape) // len(self.inputs)
         blocks = -(-n // len(numbers(*torch.zeros(4, 1, dtype=torch.int64))))
         element = torch.arange(blocks, device=self.inputs.device)
-        draw, self.draws = self.draws, self.draws + 1
+        draw = self.next()
         rows = len(self.inputs) if self.inputs.is_cuda else max(1, _PIECE // max(1, blocks))
         pieces = []
         for start in range(0, len(self.inputs), rows):

@@ -7,7 +7,6 @@ are cut into passes, nor on which inputs have left early.
 """
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -17,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nsm import functional
+from nsm import stages
 from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
+from nsm.stages import Opening, Plain, Stage
 
-_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
-_BLOCK = {"cpu": 500, "cuda": 10_000}  # inputs whose moments are kept
+Step = nn.Module | Stage
+
+_BLOCK = {"cpu": 512, "cuda": 10_000}  # inputs whose moments are kept
 _CHUNK = 10
 
 
@@ -204,14 +205,14 @@ def _predict(
     keep_samples: bool,
 ) -> Prediction:
     """The prediction for one block of inputs, of which the first has number ``offset``."""
-    before, first, after = _split(model)
+    before, rest = _split(model)
     z = _run(before, x)
-    if first is None:  # nothing is drawn: one pass says all
+    if not rest:  # nothing is drawn: one pass says all
         p = _softmax(z)
         tally = _Tally(len(p), p.shape[-1], p)
         tally.add(torch.arange(len(p), device=p.device), p[None], torch.ones_like(p[None, :, 0], dtype=torch.bool))
         return tally.prediction([p[None]] if keep_samples else None)
-    passes = _passes(first, after, z, offset, num_samples, seed, chunk_size, stop)
+    passes = _passes(rest, z, offset, num_samples, seed, chunk_size, stop)
     opening = next(passes)
     tally = _Tally(len(x), opening[1].shape[-1], opening[1])
     kept = []
@@ -223,8 +224,7 @@ def _predict(
 
 
 def _passes(
-    first: nn.Module,
-    after: list[nn.Module],
+    steps: list[Step],
     z: Tensor,
     offset: int,
     num_samples: int,
@@ -233,17 +233,19 @@ def _passes(
     stop: Confident | None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each chunk: the inputs in it, their softmax (S, inputs, C), and which of these samples count (S, inputs)."""
-    moments = first.moments(z) if isinstance(first, NSMLayer) else None
+    first, after = _open(steps, z)
+    shared = first.share(z)
+    together = max(1, first.rows(z.device) // chunk_size)
     active = torch.arange(len(z), device=z.device)
+    pieces = [(some, first.take(shared, some)) for some in active.split(together)]
     watch = stop.watch(len(z), z.device) if stop else None
     for begin in range(0, num_samples, chunk_size):
         samples = torch.arange(begin, min(begin + chunk_size, num_samples), device=z.device)
-        together = max(1, _ROWS.get(z.device.type, _ROWS["cuda"]) // len(samples))
         parts = []
-        for some in active.split(together):
+        for some, its in pieces:
             rows = samples.repeat_interleave(len(some)), (offset + some).repeat(len(samples))
             with keyed(Keyed(seed, *rows)):
-                states = _first_draw(first, z[some], _take(moments, some, len(z)), len(samples))
+                states = first.draw(its, len(samples))
                 parts.append(_softmax(_run(after, states)).unflatten(0, (len(samples), len(some))))
         p = torch.cat(parts, dim=1)
         counted = torch.ones(p.shape[:2], dtype=torch.bool, device=z.device)
@@ -255,10 +257,13 @@ def _passes(
             counted[k] = going
             going = going & ~watch.update(votes, p.shape[-1])
         yield active, p, counted
+        if bool(going.all()):
+            continue
         active = active[going]
         watch.keep(going)
         if not len(active):
             return
+        pieces = [(some, first.take(shared, some)) for some in active.split(together)]
 
 
 class _Tally:
@@ -289,13 +294,20 @@ class _Tally:
         )
 
 
-def _split(model: nn.Module) -> tuple[list[nn.Module], nn.Module | None, list[nn.Module]]:
-    """What runs before the first draw, the module that draws it, and the rest."""
-    steps = list(_steps(model))
-    for k, step in enumerate(steps):
-        if any(_draws(module) for module in step.modules()):
-            return steps[:k], step, steps[k + 1 :]
-    return steps, None, []
+def _split(model: nn.Module) -> tuple[list[Step], list[Step]]:
+    """What runs before the first draw, and the rest."""
+    steps = list(stages.fuse(_steps(model)))
+    drawing = (isinstance(step, Stage) or any(_draws(module) for module in step.modules()) for step in steps)
+    k = next((k for k, draws in enumerate(drawing) if draws), len(steps))
+    return steps[:k], steps[k:]
+
+
+def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
+    """The first draw, and the steps that are left after it."""
+    if (found := stages.chain(steps, z)) is not None:
+        return found[0], steps[found[1] :]
+    first, *after = steps
+    return first if isinstance(first, Stage) else Plain(first), after
 
 
 def _steps(model: nn.Module) -> Iterator[nn.Module]:
@@ -313,43 +325,10 @@ def _draws(module: nn.Module) -> bool:
     return not (isinstance(module, NSMLayer) and isinstance(module.estimator, Deterministic))
 
 
-def _run(steps: Iterable[nn.Module], z: Tensor) -> Tensor:
+def _run(steps: Iterable[Step], z: Tensor) -> Tensor:
     for step in steps:
         z = step(z)
     return z
-
-
-def _first_draw(layer: nn.Module, z: Tensor, moments: tuple[Tensor, Tensor] | None, samples: int) -> Tensor:
-    """The states of the first stochastic layer in ``samples`` samples, (samples · B, ...), from shared moments."""
-    several = z.expand(samples, *z.shape)
-    if not isinstance(layer, NSMLayer) or moments is None:
-        return layer(several.flatten(0, 1))
-    mean, variance = moments
-    shape = torch.Size((samples, *mean.shape))
-    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
-
-    def u() -> Tensor:
-        return mean + functional.fluctuation(
-            several,
-            layer.weight,
-            variance,
-            shape,
-            noise=layer.noise,
-            site=layer.site,
-            draw=draw,
-            wiring=layer.wiring,
-        )
-
-    states = layer.estimator(functional.erf_argument(mean, variance).expand(shape), u)
-    return states.flatten(0, 1).to(functional.product_dtype(z))
-
-
-def _take(moments: tuple[Tensor, Tensor] | None, rows: Tensor, batch: int) -> tuple[Tensor, Tensor] | None:
-    """The moments of some inputs; a variance without a batch axis belongs to all."""
-    if moments is None:
-        return None
-    mean, variance = moments
-    return mean[rows], variance[rows] if variance.dim() == mean.dim() and len(variance) == batch else variance
 
 
 def _softmax(logits: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The percentiles of what makes the last hidden layer fire."""
 
+import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,14 +14,13 @@ from nsm.recipes import PI_MNIST
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("percentiles"))
-        yield figure_percentiles.run(quick=True, seeds=2)
+    return figure_percentiles.run(quick=True, seeds=2, results=tmp_path_factory.getbasetemp() / "percentiles")
 
 
-def test_it_is_written_and_drawn(result):
-    assert Path("results/figure-percentiles.json").exists()
-    assert {path.suffix for path in Path("results/figures").iterdir()} == {".png", ".svg"}
+def test_it_is_written_and_drawn(result, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "percentiles"
+    assert json.loads((folder / "figure-percentiles.json").read_text()) == result
+    assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
     title = figure_percentiles.draw(result).get_suptitle()
     assert title.startswith("quick version: PI-MNIST, mean of 2 seeds")
 

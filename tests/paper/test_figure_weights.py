@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nsm import data
+from nsm.ensemble import Ensemble
 from nsm.paper import figure_weights
 from nsm.paper.learning import learn, start
 from nsm.recipes import PI_MNIST
@@ -28,10 +29,9 @@ def test_networks_side_by_side_begin_where_they_should_and_learn(digits):
     recipe = replace(PI_MNIST, epochs=1, lr=1e-3)
     members = [start(replace(recipe, seed=seed), digits) for seed in range(2)]
     first = [member[3].weight.detach().clone() for member in members]  # type: ignore[index]
-    steps = [
-        (step, ensemble.get_parameter("fc3/weight").detach().clone())
-        for _, step, ensemble in learn(members, digits, recipe)
-    ]
+    ensemble = Ensemble(members)
+    weights = ensemble.get_parameter("fc3/weight")
+    steps = [(step, weights.detach().clone()) for _, step in learn(ensemble, digits, recipe)]
     assert [step for step, _ in steps] == [0, 1, 2, 3]
     assert all(torch.equal(steps[0][1][k], first[k]) for k in range(2))
     moved = (steps[1][1] - steps[0][1]).abs().amax((1, 2))

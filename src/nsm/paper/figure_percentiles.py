@@ -8,6 +8,7 @@ units and inputs of the mini-batch are pooled. Each mini-batch is looked at befo
 import argparse
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from nsm import data
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, label, read, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ PERCENTILES = (0.15, 0.50, 0.85)
 RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN}
 
 
-def run(quick: bool = False, seeds: int = 5) -> dict[str, Any]:
+def run(quick: bool = False, seeds: int = 5, results: Path = RESULTS) -> dict[str, Any]:
     """Learn from 200 mini-batches (40 in the quick version) with each network and seed, write the record and draw it.
 
     Of every mini-batch the record has the percentiles, averaged over seeds, and for every seed how far they moved.
@@ -52,8 +53,8 @@ def run(quick: bool = False, seeds: int = 5) -> dict[str, Any]:
         "networks": networks,
         "seconds": time.perf_counter() - began,
     }
-    result = write(NAME, result)
-    save(draw(result), NAME)
+    result = write(NAME, result, results)
+    save(draw(result), NAME, results)
     return result
 
 

@@ -11,6 +11,7 @@ import copy
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from nsm import data
 from nsm.estimators import Concrete
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
 from nsm.recipes import MNIST_CNN
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ POINTS = 60
 WINDOW = 5  # mini-batches around a point that is shown, since a single gradient says little
 
 
-def run(quick: bool = False, seeds: int = 1, epochs: int | None = None) -> dict[str, Any]:
+def run(quick: bool = False, seeds: int = 1, epochs: int | None = None, results: Path = RESULTS) -> dict[str, Any]:
     """Train the three networks for 10 epochs (a sixth of one in the quick version), write the record and draw it.
 
     Args:
         quick: 100 mini-batches.
         seeds: Starts; curves are means over them, histograms are of the first.
         epochs: Another number of epochs; such a record says that it is a short one.
+        results: Folder of the results.
     """
     began = time.perf_counter()
     digits = data.load("mnist", "train+validation").to(device())
@@ -63,8 +65,8 @@ def run(quick: bool = False, seeds: int = 1, epochs: int | None = None) -> dict[
         "cosines": _mean([each["cosines"] for each in found]),
         "seconds": time.perf_counter() - began,
     }
-    result = write(NAME, result)
-    save(draw(result), NAME)
+    result = write(NAME, result, results)
+    save(draw(result), NAME, results)
     return result
 
 

@@ -7,14 +7,16 @@ is in β. Weights are shown in units of their standard deviation at the start, a
 import argparse
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from nsm import data
+from nsm.ensemble import Ensemble
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -26,13 +28,14 @@ PERCENTILES = (0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999)
 SNAPSHOTS = 100
 
 
-def run(quick: bool = False, seeds: int = 5, epochs: int | None = None) -> dict[str, Any]:
+def run(quick: bool = False, seeds: int = 5, epochs: int | None = None, results: Path = RESULTS) -> dict[str, Any]:
     """Train both networks by the recipe of Table 1 (one epoch in the quick version), write the record and draw it.
 
     Args:
         quick: One epoch.
         seeds: Networks of each kind, trained side by side.
         epochs: Another number of epochs than the recipe's; such a record says that it is a short one.
+        results: Folder of the results.
     """
     began = time.perf_counter()
     epochs = epochs or (1 if quick else PI_MNIST.epochs)
@@ -48,8 +51,8 @@ def run(quick: bool = False, seeds: int = 5, epochs: int | None = None) -> dict[
         "networks": networks,
         "seconds": time.perf_counter() - began,
     }
-    result = write(NAME, result)
-    save(draw(result), NAME)
+    result = write(NAME, result, results)
+    save(draw(result), NAME, results)
     return result
 
 
@@ -58,9 +61,10 @@ def _watch(recipe: Recipe, digits: data.Dataset, seeds: int) -> dict[str, Any]:
         members = [start(replace(recipe, seed=seed), digits) for seed in range(seeds)]
     steps = recipe.epochs * -(-len(digits) // recipe.batch_size)
     every, rows, times = max(1, steps // SNAPSHOTS), [], []
-    for _, step, ensemble in learn(members, digits, recipe):
+    ensemble = Ensemble(members)
+    weights = next(p for name, p in ensemble.named_parameters() if name.startswith("fc3") and p.dim() == 3)
+    for _, step in learn(ensemble, digits, recipe):
         if step % every == 0 or step == steps:
-            weights = next(p for name, p in ensemble.named_parameters() if name.startswith("fc3") and p.dim() == 3)
             rows.append(_summary(weights.detach().flatten(1)))
             times.append(step / steps * recipe.epochs)
     rows = torch.stack(rows)  # (snapshots, seeds, 2 + percentiles)

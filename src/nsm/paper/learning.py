@@ -1,6 +1,6 @@
 """The few lines that figures learn with, where something is to be looked at in every step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -78,21 +78,20 @@ def differentiate(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def learn(
-    members: Sequence[nn.Module], data: Dataset, recipe: Recipe, after: Callable[[Ensemble], None] | None = None
-) -> Iterator[tuple[int, int, Ensemble]]:
+    ensemble: Ensemble, data: Dataset, recipe: Recipe, after: Callable[[], None] | None = None
+) -> Iterator[tuple[int, int]]:
     """Train networks side by side by one recipe, each on batches of its own; on a GPU the step is a captured graph.
 
     Args:
-        members: The networks at their start.
+        ensemble: The networks at their start.
         data: The training data, on the device.
         recipe: Batches, epochs, rates and seed.
         after: What to do to the networks after every update, as part of the step.
 
     Yields:
-        The epoch, the step and the networks: before every step, and once after the last.
+        The epoch and the step: before every step, and once after the last.
     """
-    recipe = replace(recipe, seeds=len(members))
-    ensemble = Ensemble(members).train()
+    recipe = replace(recipe, seeds=ensemble.size)
     with processes(recipe) as fabric:
         batches, order = Batches(data, recipe, fabric.device), Generator().manual_seed(derive(recipe.seed, "order"))
         augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", 0))
@@ -100,22 +99,22 @@ def learn(
         lr = torch.tensor(recipe.lr, device=fabric.device) if on_gpu else recipe.lr
         optimizer = torch.optim.Adam(ensemble.parameters(), lr=lr, capturable=on_gpu)
         if after is not None:
-            optimizer.register_step_post_hook(lambda *_: after(ensemble))
+            optimizer.register_step_post_hook(lambda *_: after())
 
         def read(*what: Tensor) -> tuple[Tensor, Tensor]:
             x, y = batches.read(*what, generator=augment)
-            return (x, y) if len(members) > 1 else (x[None], y[None])
+            return (x, y) if ensemble.size > 1 else (x[None], y[None])
 
-        parts = (recipe, *fabric.setup(ensemble, optimizer), fabric, read)
+        parts = (recipe, *fabric.setup(ensemble.train(), optimizer), fabric, read)
         step = GraphedStep(*parts, generators=(augment,)) if on_gpu else Step(*parts)
-        losses = torch.zeros(len(members), dtype=torch.float64, device=fabric.device)
+        losses = torch.zeros(ensemble.size, dtype=torch.float64, device=fabric.device)
         torch.manual_seed(derive(recipe.seed, "noise", 0))
         done = 0
         for epoch in range(recipe.epochs):
             set_rates(optimizer, recipe, epoch)
             for what, size in batches.epoch(epoch, batches.order(order), 0):
-                yield epoch, done, ensemble
+                yield epoch, done
                 losses += step(what, size)
                 done += 1
             step.check(done, losses, None)
-        yield recipe.epochs, done, ensemble
+        yield recipe.epochs, done

@@ -16,6 +16,7 @@ and what it gave. The conventions, each chosen so that they can be checked by ha
 
 import argparse
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -182,7 +183,7 @@ def _window(pool: nn.MaxPool2d) -> int:
 # ------------------------------------------------------------------------- the paper's networks
 
 
-def run(quick: bool = False, seeds: int = 1, num_samples: int = 100) -> dict[str, Any]:
+def run(quick: bool = False, seeds: int = 1, num_samples: int = 100, results: Path = RESULTS) -> dict[str, Any]:
     """Count for every network of the paper; nothing is random, so a quick version or more seeds are the same."""
     rows = []
     for data, architecture, units in _PAIRS:
@@ -190,7 +191,7 @@ def run(quick: bool = False, seeds: int = 1, num_samples: int = 100) -> dict[str
             for site in ("neuron", "synapse") if unit in ("bNSM", "gNSM") else ("neuron",):
                 rows.append(_row(data, architecture, unit, site, num_samples))
     result = {"about": "operations of one inference", "real_bits": REAL_BITS, "num_samples": num_samples, "rows": rows}
-    return write("operations", result)
+    return write("operations", result, results)
 
 
 def _row(data: str, architecture: Any, unit: Any, site: Any, num_samples: int) -> dict[str, Any]:

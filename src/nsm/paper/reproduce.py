@@ -60,7 +60,7 @@ def reproduce(
     waiting = jobs(_possible(wanted, root, say), work=work, results=results, seeds=seeds,
                    together=together or (1 if ray else seeds))  # fmt: skip
     left = _work_through(waiting, ray, processes, root, work, results, say)
-    found: dict[str, Any] = {"quick": quick, "not_finished": left, "figures": {}}
+    found: dict[str, Any] = {"quick": quick, "results": str(results), "not_finished": left, "figures": {}}
     if tables:
         path = summary.write(results, known)
         table1.finish(results, known)
@@ -68,7 +68,7 @@ def reproduce(
     for name in FIGURES:
         if what in (name, "all"):
             figure = importlib.import_module(f"nsm.paper.{name.replace('-', '_')}")
-            found["figures"][name] = figure.run(quick=quick, seeds=seeds)
+            found["figures"][name] = figure.run(quick=quick, seeds=seeds, results=results)
     return found
 
 

@@ -24,10 +24,10 @@ COLORS = {
 STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "BinConcrete": "--", "sigmoid": ":"}
 
 
-def write(name: str, result: dict[str, Any], results: Path | None = None) -> dict[str, Any]:
+def write(name: str, result: dict[str, Any], results: Path = RESULTS) -> dict[str, Any]:
     """Write ``results/NAME.json``, with provenance and numbers rounded to five digits; returns what was written."""
     record = {**provenance(), **_rounded(result)}
-    path = (results or RESULTS) / f"{name}.json"
+    path = results / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(_text(record) + "\n")
@@ -35,18 +35,18 @@ def write(name: str, result: dict[str, Any], results: Path | None = None) -> dic
     return record
 
 
-def read(name: str, results: Path | None = None) -> dict[str, Any] | None:
+def read(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
     """What ``results/NAME.json`` holds; None if there is no such file."""
-    path = (results or RESULTS) / f"{name}.json"
+    path = results / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def save(figure: "Figure", name: str, results: Path | None = None) -> list[Path]:
+def save(figure: "Figure", name: str, results: Path = RESULTS) -> list[Path]:
     """Write ``results/figures/NAME.png`` and ``.svg``."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": name}):
-        return save_figure(figure, (results or RESULTS) / "figures" / name)
+        return save_figure(figure, results / "figures" / name)
 
 
 def label(result: dict[str, Any]) -> str:

@@ -1,0 +1,83 @@
+"""The work of drawing every ξ: exact synaptic blank-out as a kernel, against the masked product."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsm.bench import checks
+from nsm.bench.probes import integer_rate
+from nsm.bench.timing import Contender, Race, race
+
+IN, OUT, BATCH, P = 1024, 512, 1000, 0.5
+
+#: Philox-4x32-10 in 32-bit instructions: ten rounds of two products of two words each (high and low), four xors and two
+#: sums of keys.
+PHILOX_OPERATIONS = 10 * (4 + 4 + 2)
+
+
+class Absent(Exception):
+    """There is nothing to measure here."""
+
+
+def kernel() -> Callable[[Tensor, Tensor, float, int, int], Tensor]:
+    """The kernel; `Absent` where there is none."""
+    try:
+        return import_module("nsm.kernels.blankout").blankout_linear
+    except (ImportError, AttributeError) as error:
+        raise Absent(f"there is no kernel: {error}") from None
+
+
+def masked_product(z: Tensor, weight: Tensor, p: float) -> Tensor:
+    """Σ_j ξ_ij w_ij z_j with every ξ_ij of every input drawn, in memory: (batch, out, in) of them."""
+    xi = torch.rand(len(z), *weight.shape, device=z.device) < p
+    return torch.einsum("bi,boi->bo", z, xi * weight)
+
+
+def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, OUT, BATCH)) -> tuple[Race, dict]:
+    """The kernel, the masked product, and the latter compiled; and what share of the integer limit the kernel reaches.
+
+    Checked: mean and variance of the sums are the law's.
+    """
+    run = kernel()
+    torch._dynamo.reset()
+    inputs, outputs, batch = sizes
+    random = torch.Generator().manual_seed(0)
+    z = (2 * torch.randint(2, (batch, inputs), generator=random) - 1).float().to(device)
+    weight = torch.randn(outputs, inputs, generator=random).to(device) / inputs**0.5
+    mean, variance = P * z @ weight.T, (P * (1 - P) * weight.square().sum(1)).expand(batch, outputs)
+    compiled: Any = torch.compile(masked_product)
+    counter = iter(range(2**31))
+
+    def contender(name: str, draw: Callable[[], Tensor]) -> Contender:
+        return Contender(name, draw, lambda: checks.same_moments(draw(), mean, variance, name))
+
+    found = race(
+        {
+            "kernel": [contender("kernel", lambda: run(z, weight, P, 0, next(counter)))],
+            "masked product": [contender("masked product, eager", lambda: masked_product(z, weight, P))],
+            "compiled": [contender("masked product, compiled", lambda: compiled(z, weight, P))],
+        },
+        rounds,
+        calls=3,
+    )
+    drawn = inputs * outputs * batch / found.best["kernel"][1].seconds
+    operations = operations_per_xi()
+    limit = integer_rate(device)
+    return found, {
+        "xi_per_second": drawn,
+        "operations_per_xi": operations,
+        "integer_limit_per_second": limit,
+        "share_of_integer_limit": drawn * operations / limit,
+    }
+
+
+def operations_per_xi() -> float:
+    """Integer instructions that one ξ needs: its share of a Philox block, and a comparison or mask and a selection.
+
+    The kernel says how many ξ it cuts from the four words of a block; 16 of 8 bits each if it does not.
+    """
+    module = import_module("nsm.kernels.blankout")
+    return PHILOX_OPERATIONS / getattr(module, "XI_PER_BLOCK", 16) + 2

@@ -1,0 +1,87 @@
+"""What is asked of the speed, and how close a measurement came."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One line of the list of goals.
+
+    Attributes:
+        device: Where it is asked: cuda or cpu.
+        work: The work that measures it, a name for ``--only``.
+        case: Which of the work's cases.
+        what: The line itself.
+        most: The most that each measured figure may be: "seconds", "ratio".
+    """
+
+    device: str
+    work: str
+    case: str
+    what: str
+    most: Mapping[str, float] = field(default_factory=dict)
+
+    def met(self, row: Mapping[str, Any]) -> bool | None:
+        """Whether every figure is within its limit; None where one was not measured."""
+        figures = [row.get(name) for name in self.most]
+        if any(figure is None for figure in figures):
+            return None
+        return all(row[name] <= limit for name, limit in self.most.items())
+
+
+def _step(device: str, network: str, site: str, limit: float) -> Goal:
+    precision = ", bf16" if device == "cuda" else ", fp32, best of eager and compiled, both layouts, for each"
+    peer = "compiled dCNN" if device == "cuda" else "dCNN"
+    name = "MNIST CNN" if network == "mnist" else "CIFAR net"
+    what = f"{name}, batch 100{precision}, train step, {site} ÷ {peer}"
+    return Goal(device, f"{network}-step", site, what, {"ratio": limit})
+
+
+#: "synapse" is site="synapse", draw="moments". A speed-up of 20 is a ratio of 0.05.
+GOALS = (
+    _step("cuda", "mnist", "synapse", 0.9),
+    _step("cuda", "mnist", "neuron", 1.0),
+    _step("cuda", "cifar", "synapse", 1.15),
+    _step("cuda", "cifar", "neuron", 1.35),
+    Goal(
+        "cuda", "epochs", "one seed", "MNIST CNN, 200 epochs of training, one seed, without evaluation", {"seconds": 20}
+    ),
+    Goal("cuda", "seeds", "five seeds", "MNIST CNN, five seeds trained together ÷ one seed", {"ratio": 1.6}),
+    Goal(
+        "cuda",
+        "mc",
+        "synapse",
+        "MC 100 of 10,000 MNIST images ÷ 100 passes of the compiled dCNN",
+        {"seconds": 0.035, "ratio": 0.3},
+    ),
+    Goal(
+        "cuda",
+        "blankout",
+        "linear",
+        "Exact synaptic blank-out, linear 1024→512, batch 1,000 ÷ the masked product",
+        {"ratio": 0.05},
+    ),
+    Goal("cuda", "memory", "peak", "Peak memory, MC 1,000 ÷ MC 10 at one chunk size", {"ratio": 1.05}),
+    _step("cpu", "mnist", "synapse", 1.2),
+    _step("cpu", "mnist", "neuron", 1.2),
+    Goal(
+        "cpu",
+        "mc",
+        "synapse",
+        "MC 100 of 1,000 MNIST images, bf16 ÷ 100 passes of the fastest fp32 dCNN",
+        {"ratio": 0.5},
+    ),
+    Goal("cpu", "memory", "peak", "Peak memory, MC 1,000 ÷ MC 10 at one chunk size", {"ratio": 1.05}),
+)
+
+
+def goals(device: str, work: str | None = None) -> list[Goal]:
+    """The goals for a device, of one work or of all."""
+    return [goal for goal in GOALS if goal.device == device and work in (None, goal.work)]
+
+
+def works(device: str) -> list[str]:
+    """The works that concern a device, in order."""
+    return list(dict.fromkeys(goal.work for goal in goals(device)))

@@ -1,0 +1,187 @@
+"""The works of inference: a hundred samples, and the memory that more of them take."""
+
+import contextlib
+import copy
+import functools
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nsm.bench import checks
+from nsm.bench.peers import deterministic_passes, dropout_network, mc_dropout, textbook
+from nsm.bench.timing import Contender, Race, race
+from nsm.data import Dataset, load
+from nsm.networks import bnsm, mnist_cnn, relu
+from nsm.recipes import MNIST_CNN
+from nsm.sampling import predict
+from nsm.training import fit
+
+SAMPLES = 100
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is done.
+
+    Attributes:
+        device: cuda or cpu.
+        images: Test digits.
+        rounds: Timed in turn so often.
+        passes: Of the 100 passes of peers that are no side of a ratio, so many are run.
+        train: Digits the network has learned from.
+        batches: The sizes of batch that the dCNN may choose from.
+        ways: How it may run.
+    """
+
+    device: str
+    images: int
+    rounds: int
+    passes: int
+    train: int = 5000
+    batches: tuple[int, ...] = (1000,)
+    ways: tuple[str, ...] = ("eager", "compiled", "frozen")
+
+
+@functools.cache
+def network(site: Literal["neuron", "synapse"], device: str, train: int) -> nn.Sequential:
+    """The MNIST CNN after one epoch on so many digits: probabilities worth comparing."""
+    torch.manual_seed(SEED)
+    net = mnist_cnn(functools.partial(bnsm, site=site, draw="moments" if site == "synapse" else "auto"))
+    digits = load("mnist", "train")
+    digits = replace(digits, stored=digits.stored[:train], labels=digits.labels[:train])
+    fit(net, digits, replace(MNIST_CNN, epochs=1, lr=2e-3, accelerator=device))  # type: ignore[arg-type]
+    return net.eval()
+
+
+def mc_race(setting: Setting) -> tuple[Race, Race]:
+    """MC 100 of the NSM against 100 passes of the dCNN; and, apart, the other peers.
+
+    Checked: the mean chance of the labels is that of the textbook's NSM; compiled passes give the eager logits.
+    """
+    torch._dynamo.reset()
+    test = load("mnist", "test")
+    test = replace(test, stored=test.stored[: setting.images], labels=test.labels[: setting.images]).to(setting.device)
+    x, cuda = test.inputs, setting.device == "cuda"
+    torch.manual_seed(SEED)
+    dcnn = mnist_cnn(relu).to(setting.device).eval()
+    single = torch.float32 if not cuda else torch.bfloat16
+    passes = functools.partial(deterministic_passes, dcnn, x, passes=SAMPLES, batches=setting.batches)
+    few = SAMPLES if cuda else 10
+    sides = {"synapse": _ours("synapse", test, setting)}
+    sides["dCNN"] = list(passes(dtype=single, count=few, ways=setting.ways, check=_logits(2e-3 if not cuda else 5e-2)))
+    if not cuda:
+        half = passes(dtype=torch.bfloat16, count=few, ways=setting.ways, check=_logits(5e-2))
+        sides["dCNN, bf16"] = list(half)
+    found = race(sides, setting.rounds, warm=1)
+    beside = {f"beside: {c.name}": [c] for c in _beside(dcnn, test, setting)}
+    return found, race(beside, 3, warm=1)
+
+
+def _ours(site: Literal["neuron", "synapse"], test: Dataset, setting: Setting) -> list[Contender]:
+    """`nsm.predict` in bfloat16: weights converted, or products alone by autocast."""
+    net, x, labels = network(site, setting.device, setting.train), test.inputs, test.labels
+    some = slice(min(len(x), 1000 if setting.device == "cpu" else len(x)))
+    passes = SAMPLES if setting.device == "cuda" else 10
+    expected = textbook(net, x[some], passes)
+
+    def contender(name: str, sampled: Callable[[], Tensor]) -> Contender:
+        def check() -> None:
+            checks.same_chance(sampled()[some], expected, (SAMPLES, passes), labels[some])
+
+        return Contender(f"NSM, {site}, {name}", sampled, check)
+
+    half = copy.deepcopy(net).to(torch.bfloat16)
+    return [
+        contender("bf16", lambda: predict(half, x, SAMPLES, seed=SEED).probabilities),
+        contender("bf16 autocast", lambda: _autocast(net, x, setting.device)),
+    ]
+
+
+def _autocast(net: nn.Module, x: Tensor, device: str) -> Tensor:
+    with torch.autocast(device, torch.bfloat16):
+        return predict(net, x, SAMPLES, seed=SEED).probabilities
+
+
+def _logits(tolerance: float) -> Callable[[Tensor, Tensor], None]:
+    return lambda got, expected: checks.close(got, expected, tolerance, "logits")
+
+
+def _beside(dcnn: nn.Module, test: Dataset, setting: Setting) -> Iterator[Contender]:
+    """What is shown beside the goals: noise at neurons, the dCNN eager, MC dropout, the textbook's NSM."""
+    x, few = test.inputs, setting.passes
+    yield from _ours("neuron", test, setting)[1:]
+    dropout = dropout_network().to(setting.device)
+
+    def plain(name: str, run: Callable[[], Tensor]) -> Contender:
+        def check() -> None:
+            checks.close(run().sum(1), torch.ones(len(x), device=x.device), 1e-2, "the sum of probabilities")
+
+        return Contender(name, run, check, SAMPLES / few)
+
+    @torch.no_grad()
+    def eager() -> Tensor:
+        return [dcnn(x).softmax(-1) for _ in range(few)][-1]
+
+    yield plain("dCNN, fp32, eager", eager)
+    yield plain("MC dropout, fp32, eager", lambda: mc_dropout(dropout, x, few, 1000))
+    net = network("neuron", setting.device, setting.train)
+    yield plain("textbook NSM, neuron, fp32, eager", lambda: textbook(net, x, few, 1000))
+    other = network("synapse", setting.device, setting.train)
+    yield plain("textbook NSM, synapse, fp32, eager", lambda: textbook(other, x, few, 1000))
+
+
+# ------------------------------------------------------------------------- memory
+
+
+def peak(device: str, num_samples: int, images: int, chunk_size: int = 10) -> dict[str, int]:
+    """The peak memory of a prediction in bytes: allocated on the GPU, or resident in a fresh process."""
+    if device == "cuda":
+        return _peak_allocated(num_samples, images, chunk_size)
+    arguments = map(str, (num_samples, images, chunk_size))
+    done = subprocess.run(
+        [sys.executable, "-m", "nsm.bench.inference", *arguments], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _predicted(device: str, num_samples: int, images: int, chunk_size: int) -> Iterator[Any]:
+    """Build and warm up; then predict, and yield what came out."""
+    torch.manual_seed(SEED)
+    net = mnist_cnn(functools.partial(bnsm, site="synapse", draw="moments")).to(device)
+    x = load("mnist", "test").inputs[:images].to(device)
+    predict(net, x[:chunk_size], 1, seed=0, chunk_size=chunk_size)
+    yield None
+    found = predict(net, x, num_samples, seed=0, chunk_size=chunk_size)
+    checks.close(found.num_samples.float(), torch.full((len(x),), float(num_samples)).to(device), 0, "samples")
+    yield found
+
+
+def _peak_allocated(num_samples: int, images: int, chunk_size: int) -> dict[str, int]:
+    work = _predicted("cuda", num_samples, images, chunk_size)
+    next(work)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    next(work)
+    return {"before": before, "peak": torch.cuda.max_memory_allocated()}
+
+
+def _peak_resident(num_samples: int, images: int, chunk_size: int) -> dict[str, int]:
+    work = _predicted("cpu", num_samples, images, chunk_size)
+    next(work)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    next(work)
+    return {"before": 1024 * before, "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(_peak_resident(*map(int, sys.argv[1:]))))

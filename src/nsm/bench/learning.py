@@ -1,0 +1,204 @@
+"""The works of learning: one step, 200 epochs, five seeds at once."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsm.batches import Batches
+from nsm.bench import checks
+from nsm.bench.peers import PlainStep
+from nsm.bench.timing import Contender, Race, Timing, Wrong, race
+from nsm.data import Dataset, load
+from nsm.networks import build
+from nsm.processes import processes
+from nsm.recipes import CIFAR10_CNN, MNIST_CNN, Recipe
+from nsm.sampling import predict
+from nsm.steps import GraphedStep, Step
+from nsm.training import _State, fit, set_rates
+
+WARM_STEPS = 40
+LAW_PASSES = {"cpu": 10, "cuda": 100}
+
+
+@dataclass
+class Learner:
+    """A network about to learn by the engine's own step from one batch."""
+
+    state: _State
+    step: Step
+    batch: tuple[Any, ...]  # as the step takes it
+    inputs: Tensor
+    labels: Tensor
+
+    def __call__(self) -> Tensor:
+        """One step; returns its loss."""
+        return self.step(*self.batch)
+
+    def check(self) -> None:
+        """It learns, its compiled network gives what the eager one gives, and its noise follows the law."""
+        checks.learns([float(self().mean()) for _ in range(WARM_STEPS)])
+        network, recipe = self.state.network, self.state.recipe
+        passes = LAW_PASSES[self.inputs.device.type] if recipe.unit != "dCNN" else 1
+        if recipe.compile:
+            found = self._chances(self.step.network, passes)
+            with self.state.fabric.autocast():
+                expected = self._chances(network, passes)
+            if recipe.unit == "dCNN":
+                checks.close(found, expected, 5e-2, "probabilities")  # both in bf16
+            else:
+                checks.same_chance(found, expected, (passes, passes), self.labels)
+        if recipe.unit != "dCNN":
+            checks.follows_the_law(*checks.a_layer(network))
+
+    def _chances(self, network: Any, passes: int) -> Tensor:
+        """Probabilities, averaged over passes, with gradients recorded as in training (else it compiles again)."""
+        total = sum(network(self.inputs).detach().float().softmax(-1) for _ in range(passes))
+        return total / passes  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def learner(recipe: Recipe, dataset: Dataset, channels_last: bool = False) -> Iterator[Learner]:
+    """A `Learner`, made as `nsm.training.fit` makes its own."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    with processes(recipe) as fabric:
+        batches = Batches(dataset, recipe, fabric.device)
+        torch.manual_seed(recipe.seed)
+        state = _State(build(recipe).to(memory_format=layout), batches, recipe, fabric)  # type: ignore[call-overload]
+        state.begin(None)
+        set_rates(state.optimizer, recipe, 0)
+        order = torch.arange(len(dataset))[None]
+        made: Any = state
+        if hasattr(made, "stepper"):
+            step, batch = made.stepper(), next(batches.epoch(0, order, 0))  # type: ignore[call-arg]
+        else:
+            runs, optimizer = made.ready()
+            step = (GraphedStep if recipe.cuda_graph else Step)(runs, optimizer, fabric)
+            batch = next(batches.epoch(0, order, 0, state.augment))
+        yield Learner(state, step, batch, *batches.dataset.batch(slice(recipe.batch_size)))
+
+
+def recipe_for(network: str, device: str, side: str, compile: bool) -> Recipe:
+    """The recipe of one side of a comparison: dCNN, neuron or synapse."""
+    base = MNIST_CNN if network == "mnist" else replace(CIFAR10_CNN, augmentation="none")
+    law: dict[str, Any] = {"unit": "dCNN", "initialize": False}
+    if side != "dCNN":
+        law = {"site": side, "draw": "moments" if side == "synapse" else "auto"}
+    precision = "bf16-mixed" if device == "cuda" else "32-true"
+    fast = {"compile": compile, "cuda_graph": device == "cuda", "precision": precision, "accelerator": device}
+    return replace(base, lr=1e-3, **law, **fast)
+
+
+def images(network: str, count: int) -> Dataset:
+    """Digits; for the CIFAR network random pictures, which cost the same."""
+    if network == "mnist":
+        digits = load("mnist", "train")
+        return replace(digits, stored=digits.stored[:count], labels=digits.labels[:count])
+    random = torch.Generator().manual_seed(0)
+    stored = torch.randint(256, (count, 3, 32, 32), generator=random, dtype=torch.uint8)
+    labels = torch.randint(10, (count,), generator=random)
+    return Dataset("random pictures", stored, labels, tuple(map(str, range(10))))
+
+
+def step_race(network: str, device: str, *, rounds: int, calls: int, quick: bool = False, batch: int = 100) -> Race:
+    """A step of the NSM with noise at neurons, at synapses, and of the dCNN, each in its fastest way.
+
+    On the CPU eager and compiled, in both layouts; on CUDA compiled and in a graph, in the layout of the engine, with
+    the eager dCNN beside. The dCNN also learns by a step in plain PyTorch, so that what is slow in the engine does not
+    count for the NSM. ``quick`` leaves out on the CPU what must be compiled.
+    """
+    torch._dynamo.reset()
+    dataset = images(network, max(2 * batch, 100))
+    cpu = device == "cpu"
+    compiled = (False,) if cpu and quick else (False, True) if cpu else (True,)
+    with contextlib.ExitStack() as stack:
+
+        def ours(side: str, compile: bool, channels_last: bool) -> Contender:
+            recipe = replace(recipe_for(network, device, side, compile), batch_size=batch)
+            one = stack.enter_context(learner(recipe, dataset, channels_last))
+            return Contender(_name(side, compile, channels_last, device), one, one.check)
+
+        ways = list(itertools.product(compiled, (False, True) if cpu else (True,)))
+        sides = {side: [ours(side, *way) for way in ways] for side in ("synapse", "neuron", "dCNN")}
+        for compile, channels_last in itertools.product(compiled, (False, True)):
+            sides["dCNN"].append(_plain(network, device, dataset, compile, channels_last, batch))
+        if not cpu:
+            sides["eager dCNN"] = [ours("dCNN", False, True)]
+        return race(sides, rounds, calls=calls)
+
+
+def _name(side: str, compile: bool, channels_last: bool, device: str) -> str:
+    return ", ".join(
+        [side, "compiled" if compile else "eager", "NHWC" if channels_last else "NCHW"]
+        + (["CUDA graph"] if device == "cuda" else [])
+    )
+
+
+def _plain(network: str, device: str, dataset: Dataset, compile: bool, channels_last: bool, batch: int) -> Contender:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    torch.manual_seed(0)
+    model = build(recipe_for(network, device, "dCNN", compile)).to(device, memory_format=layout)  # type: ignore[call-overload]
+    resident, indices = dataset.to(device), torch.arange(batch, device=device)
+    step = PlainStep(model, lambda: resident.batch(indices), 1e-3, compile=compile)
+    name = "plain PyTorch " + _name("dCNN", compile, channels_last, device)
+    return Contender(name, step, lambda: checks.learns([float(step()) for _ in range(WARM_STEPS)]))
+
+
+# ------------------------------------------------------------------------- whole runs of the engine
+
+
+def run_recipe(epochs: int, seeds: int, device: str) -> Recipe:
+    """The MNIST CNN at synapses for so many epochs, as fast as the engine can."""
+    recipe = recipe_for("mnist", device, "synapse", compile=device == "cuda")
+    return replace(recipe, epochs=epochs, seeds=seeds, lr=MNIST_CNN.lr, train_split="train+validation")
+
+
+def fit_once(recipe: Recipe, dataset: Dataset) -> tuple[list[float], list[float], torch.nn.Module]:
+    """Train; returns seconds and loss of every epoch, and the network."""
+    torch.manual_seed(recipe.seed)
+    model = build(recipe)
+    history = fit(model, dataset, recipe)
+    return [row["seconds"] for row in history.rows], history.loss, model
+
+
+def long_run(device: str, epochs: int = 200, limit: float = 0.015) -> dict[str, Any]:
+    """Seconds of all epochs; what the first one takes longer than the median is compilation and is told apart.
+
+    Checked: the loss fell, and the error on the test digits is below ``limit``.
+    """
+    torch._dynamo.reset()
+    digits = load("mnist", "train+validation")
+    seconds, losses, model = fit_once(run_recipe(epochs, 1, device), digits)
+    checks.learns(losses)
+    test = load("mnist", "test").to(device)
+    wrong = float((predict(model, test.inputs, 20, seed=0).label != test.labels).float().mean())
+    if wrong > limit:
+        raise Wrong(f"Expected a test error of at most {limit:.1%}, but got {wrong:.2%}")
+    rest = Timing(tuple(seconds[1:]) or tuple(seconds))
+    first = max(0.0, seconds[0] - rest.seconds)
+    return {"seconds": sum(seconds) - first, "compilation": first, "epoch": rest, "error": wrong, "epochs": epochs}
+
+
+def seeds_race(device: str, *, seeds: int = 5, epochs: int = 3, rounds: int = 2, count: int = 60_000) -> Race:
+    """Epochs of the engine with one seed and with several, run after run in turn; the first epoch of each is left out.
+
+    Checked: every member's loss fell.
+    """
+    torch._dynamo.reset()
+    digits = load("mnist", "train+validation")
+    digits = replace(digits, stored=digits.stored[:count], labels=digits.labels[:count])
+    times: dict[int, list[float]] = {1: [], seeds: []}
+    for number in range(rounds):
+        for many in (1, seeds)[:: 1 if number % 2 == 0 else -1]:
+            seconds, losses, _ = fit_once(run_recipe(epochs, many, device), digits)
+            checks.learns(losses)
+            times[many] += seconds[1:]
+    return Race({_seeds(many): (_seeds(many), Timing(tuple(found))) for many, found in times.items()}, [])
+
+
+def _seeds(many: int) -> str:
+    return "one seed" if many == 1 else f"{many} seeds"

@@ -1,0 +1,178 @@
+"""Every work by name: measured, its cases turned into rows beside their goals."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from nsm import record
+from nsm.bench import inference, learning
+from nsm.bench.blankout import Absent, blankout_race
+from nsm.bench.goals import Goal, goals, works
+from nsm.bench.timing import Race, Timing, Wrong
+
+Cases = dict[str, dict[str, Any]]  # case → what was measured of it
+Found = tuple[Cases, list[dict[str, Any]]]  # and all that was tried on the way
+
+
+def run(only: Sequence[str] = (), *, quick: bool = False, say: Callable[[dict[str, Any]], object] = print) -> dict:
+    """Do the works that concern this machine, or some of them; ``say`` gets every row as it comes.
+
+    Raises:
+        ValueError: A name is not that of a work for this machine.
+    """
+    device = device_here()
+    known = works(device)
+    for name in only:
+        if name not in known:
+            raise ValueError(f"Expected a work of {', '.join(known)} on this machine, but got {name!r}")
+    rows, tried, commit = [], [], record.commit()
+    with _all_cores() as threads:
+        for work in only or known:
+            for row in measure(device, work, quick, tried):
+                rows.append({**row, "commit": commit, "torch": torch.__version__})
+                say(rows[-1])
+    return {"device": device, "threads": threads, "quick": quick, "rows": rows, "peers": tried}
+
+
+def device_here() -> str:
+    """Where a network would run: cuda or cpu."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def measure(device: str, work: str, quick: bool, tried: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of one work; what is wrong or absent has its reason in place of a time."""
+    cases: Cases = {}
+    reason, wrong = None, False
+    try:
+        cases, ways = WORKS[work](device, quick)
+        tried += [{"work": work, **way} for way in ways]
+    except Wrong as found:
+        reason, wrong = str(found), True
+    except Absent as found:
+        reason = str(found)
+    except RuntimeError as error:
+        reason, wrong = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", True
+    for goal in goals(device, work):
+        yield _row(goal, cases.get(goal.case), reason, wrong)
+
+
+def _row(goal: Goal, found: dict[str, Any] | None, reason: str | None, wrong: bool) -> dict[str, Any]:
+    blank = dict.fromkeys(("seconds", "spread", "ratio", "peer"))
+    row = {"work": goal.what, "name": goal.work, **blank, **(found or {}), "goal": dict(goal.most)}
+    if found is None:
+        return {**row, "met": False if wrong else None, "reason": reason}
+    return {**row, "met": goal.met(row)}
+
+
+def compared(found: Race, side: str, peer: str) -> dict[str, Any]:
+    """What a race says of one side against another."""
+    (way, timing), (other, reference) = found.best[side], found.best[peer]
+    ratio, spread = timing.over(reference)
+    return {
+        "seconds": timing.seconds,
+        "spread": timing.spread,
+        "ratio": ratio,
+        "ratio_spread": spread,
+        "way": way,
+        "peer": other,
+        "peer_seconds": reference.seconds,
+        "n": len(timing.times),
+    }
+
+
+def _steps(network: str) -> Callable[[str, bool], Found]:
+    def work(device: str, quick: bool) -> Found:
+        rounds, calls = (3 if quick else 15), (1 if device == "cpu" else 50)
+        found = learning.step_race(network, device, rounds=rounds, calls=calls, quick=quick)
+        return {site: compared(found, site, "dCNN") for site in ("synapse", "neuron")}, found.tried
+
+    return work
+
+
+def _epochs(device: str, quick: bool) -> Found:
+    epochs, whole = (5 if quick else 200), 200
+    found = learning.long_run(device, epochs, limit=0.05 if quick else 0.015)
+    epoch: Timing = found.pop("epoch")
+    factor = whole / epochs
+    case = {
+        **found,
+        "seconds": factor * found["seconds"],
+        "spread": epoch.scaled(whole).spread,
+        "epoch_seconds": epoch.seconds,
+        "extrapolated": quick,
+        "n": 1,
+    }
+    return {"one seed": case}, []
+
+
+def _seeds(device: str, quick: bool) -> Found:
+    found = learning.seeds_race(device, rounds=1 if quick else 2, epochs=2 if quick else 4)
+    return {"five seeds": compared(found, "5 seeds", "one seed")}, found.tried
+
+
+def _mc(device: str, quick: bool) -> Found:
+    rounds = 3 if quick else 15 if device == "cuda" else 7
+    if device == "cuda":
+        setting = inference.Setting("cuda", 10_000, rounds, 100, train=20_000, batches=(10_000,), ways=("compiled",))
+    elif quick:
+        setting = inference.Setting("cpu", 100, rounds, 2, train=500, batches=(100,), ways=("eager",))
+    else:
+        setting = inference.Setting("cpu", 1000, rounds, 2, train=3000, batches=(200, 1000))
+    found, beside = inference.mc_race(setting)
+    case = compared(found, "synapse", "dCNN") | {"images": setting.images}
+    if device == "cpu":
+        same = compared(found, "synapse", "dCNN, bf16")
+        case |= {"same_dtype_ratio": same["ratio"], "same_dtype_peer": same["peer"]}
+    return {"synapse": case}, found.tried + beside.tried
+
+
+def _memory(device: str, quick: bool) -> Found:
+    images = 10_000 if device == "cuda" else 10 if quick else 100
+    few, many = (inference.peak(device, samples, images) for samples in (10, 1000))
+    what = "max_memory_allocated" if device == "cuda" else "peak resident size of a fresh process"
+    case = {
+        "ratio": many["peak"] / few["peak"],
+        "bytes": many["peak"],
+        "peer": f"MC 10, {few['peak']} bytes ({what})",
+        "above_start_ratio": (many["peak"] - many["before"]) / max(1, few["peak"] - few["before"]),
+        "images": images,
+        "n": 1,
+    }
+    return {"peak": case}, []
+
+
+def _blankout(device: str, quick: bool) -> Found:
+    found, share = blankout_race(device, 3 if quick else 15)
+    case = compared(found, "kernel", "masked product") | share
+    case["compiled_ratio"] = compared(found, "kernel", "compiled")["ratio"]
+    return {"linear": case}, found.tried
+
+
+WORKS: dict[str, Callable[[str, bool], Found]] = {
+    "mnist-step": _steps("mnist"),
+    "cifar-step": _steps("cifar"),
+    "epochs": _epochs,
+    "seeds": _seeds,
+    "mc": _mc,
+    "blankout": _blankout,
+    "memory": _memory,
+}
+
+
+@contextmanager
+def _all_cores() -> Iterator[int]:
+    """As many threads as cores, and room for every compiled network of a work; put back afterwards."""
+    import torch._dynamo
+
+    before, limit = torch.get_num_threads(), torch._dynamo.config.recompile_limit
+    threads = len(os.sched_getaffinity(0))
+    try:
+        torch.set_num_threads(threads)
+        torch._dynamo.config.recompile_limit = 64
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+        torch._dynamo.config.recompile_limit = limit

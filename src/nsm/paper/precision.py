@@ -1,0 +1,232 @@
+"""Learning with weights of fixed range and few bits: NSM, StNN and the ReLU network on permutation-invariant MNIST.
+
+The paper says that the NSM mitigates saturation at the boundaries of fixed-range weights and is robust to their fixed
+precision, and shows no figure. Here all weights, the output layer's too, are clipped to ± `reach`/√fan-in and stored
+with 2 to 8 bits, updates being rounded at random (`nsm.paper.fixed_point`); biases and β, one for each unit, are not.
+The learning rate is chosen for every network and precision on the validation digits, from the same three.
+
+On a GPU all precisions and seeds of a network are trained side by side: ``python -m nsm.paper.precision``.
+"""
+
+import argparse
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nsm import data
+from nsm.ensemble import Ensemble
+from nsm.layers import Stochastic
+from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
+from nsm.paper.learning import device, learn, start
+from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
+from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
+from nsm.sampling import predict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "precision"
+RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN, "ReLU": replace(PI_MNIST, unit="dCNN")}
+BITS = (2, 3, 4, 5, 6, 7, 8, None)
+RATES = (1e-4, 3e-4, 1e-3)
+REACH = 2.0
+_QUICK: Any = ((2, 4, 8, None), (1e-3,), 1, 1000, 10)  # bits, rates, epochs, test digits, samples
+
+
+class Storage:
+    """The grids of networks side by side, one for each; rounds all their weights after an update.
+
+    Args:
+        ensemble: The networks.
+        bits: Of each network's weights.
+        reach: Their range in units of 1/√fan-in.
+    """
+
+    def __init__(self, ensemble: Ensemble, bits: list[int | None], reach: float) -> None:
+        self.weights = {n: p for n, p in ensemble.named_parameters() if n.endswith("weight") and p.dim() == 3}
+        self.grids: dict[str, tuple[Tensor, Tensor]] = {}
+        for name, weight in self.weights.items():  # (networks, out, in)
+            grids = [FixedPoint(b, reach / math.sqrt(weight.shape[-1])) for b in bits]
+            rows = [[grid.limit for grid in grids], [grid.step for grid in grids]]
+            limit, step = weight.new_tensor(rows)[..., None, None]
+            self.grids[name] = limit, step
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Put every weight on its grid."""
+        for name, weight in self.weights.items():
+            weight.copy_(round_stochastically(weight, *self.grids[name]))
+
+    @torch.no_grad()
+    def at_rails(self) -> Tensor:
+        """Of each network the share of weights at the ends of the range, all layers together."""
+        ends = [at_rails(weight, *self.grids[name]).flatten(1) for name, weight in self.weights.items()]
+        return torch.cat(ends, 1).mean(1).cpu()
+
+
+def run(
+    quick: bool = False, seeds: int = 3, epochs: int = 40, reach: float = REACH, results: Path = RESULTS
+) -> dict[str, Any]:
+    """Train every network at every precision, write the record and draw it.
+
+    Args:
+        quick: One epoch, four precisions, one learning rate, a thousand test digits.
+        seeds: Networks of each kind and precision.
+        epochs: The learning rate is halved at each quarter of them.
+        reach: The range of weights in units of 1/√fan-in; weights begin within ±1 of these.
+        results: Folder of the results.
+    """
+    began = time.perf_counter()
+    bits, rates, count, num_samples = BITS, RATES, 10_000, 100
+    if quick:
+        bits, rates, epochs, count, num_samples = _QUICK
+    digits = data.load("mnist").to(device())
+    held_out, test = (_first(data.load("mnist", split).to(device()), count) for split in ("validation", "test"))
+    rows = []
+    for name, recipe in RECIPES.items():
+        recipe = replace(recipe, epochs=epochs, schedule="halving", schedule_epochs=max(1, epochs // 4))
+        tried = [
+            _train(replace(recipe, lr=lr), digits, held_out, test, bits, seeds, reach, num_samples) for lr in rates
+        ]
+        for b, outcomes in zip(bits, zip(*tried, strict=True), strict=True):  # of each rate
+            best = min(outcomes, key=lambda row: row["validation_error"])
+            rows.append({"network": name, "bits": b, **best})
+    result = {
+        "about": "PI-MNIST with weights clipped to ± reach/√fan-in and stored at few bits; bits null: clipped alone",
+        "quick": quick,
+        "seeds": seeds,
+        "epochs": epochs,
+        "reach": reach,
+        "rates": list(rates),
+        "test_digits": len(test),
+        "num_samples": num_samples,
+        "rows": rows,
+        "seconds": time.perf_counter() - began,
+    }
+    result = write(NAME, result, results)
+    save(draw(result), NAME, results)
+    return result
+
+
+def _train(
+    recipe: Recipe,
+    digits: data.Dataset,
+    held_out: data.Dataset,
+    test: data.Dataset,
+    bits: tuple[int | None, ...],
+    seeds: int,
+    reach: float,
+    num_samples: int,
+) -> list[dict[str, Any]]:
+    """All precisions and seeds of one network side by side; for each precision its errors and saturation."""
+    with torch.random.fork_rng():
+        members = [start(replace(recipe, seed=seed), digits) for _ in bits for seed in range(seeds)]
+    precisions = [b for b in bits for _ in range(seeds)]
+    ensemble = Ensemble(members)
+    storage = Storage(ensemble, precisions, reach)
+    storage.round()
+    rails, last = [], -1
+    for epoch, _ in learn(ensemble, digits, recipe, after=storage.round):
+        if epoch != last:
+            rails.append(storage.at_rails())
+            last = epoch
+    networks = [ensemble.member(k) for k in range(ensemble.size)]
+    chosen_on = [_error(network, held_out, max(1, num_samples // 5), k) for k, network in enumerate(networks)]
+    errors = torch.tensor([_error(network, test, num_samples, k) for k, network in enumerate(networks)])
+    share = torch.stack(rails).unflatten(1, (len(bits), seeds)).mean(2)  # (epochs + 1, bits)
+    rows = []
+    for k, values in enumerate(errors.double().unflatten(0, (len(bits), seeds))):
+        rows.append(
+            {
+                "lr": recipe.lr,
+                "mean": 100 * values.mean().item(),
+                "standard_error": 100 * values.std().item() / math.sqrt(seeds) if seeds > 1 else None,
+                "n": seeds,
+                "values": (100 * values).tolist(),
+                "validation_error": 100 * sum(chosen_on[k * seeds : (k + 1) * seeds]) / seeds,
+                "at_rails": share[:, k].tolist(),
+            }
+        )
+    return rows
+
+
+def _error(network: nn.Module, digits: data.Dataset, num_samples: int, seed: int) -> float:
+    noisy = any(isinstance(module, Stochastic) for module in network.modules())
+    found = predict(network, digits.inputs, num_samples if noisy else 1, seed=seed)
+    return float((found.label != digits.labels).float().mean())
+
+
+def _first(dataset: data.Dataset, count: int) -> data.Dataset:
+    return replace(dataset, stored=dataset.stored[:count], labels=dataset.labels[:count])
+
+
+# ------------------------------------------------------------------------- the picture
+
+
+def draw(result: dict[str, Any]) -> "Figure":
+    """Error against bits, saturation against bits, and saturation over time at 4 bits."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    bits = list(dict.fromkeys(row["bits"] for row in result["rows"]))
+    places = {b: k for k, b in enumerate(bits)}
+    for name in dict.fromkeys(row["network"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["network"] == name]
+        line = {"color": COLORS[name], "linestyle": STYLES[name], "marker": "o", "markersize": 4, "label": name}
+        at = [places[row["bits"]] for row in rows]
+        left.errorbar(at, [r["mean"] for r in rows], [r["standard_error"] or 0 for r in rows], capsize=3, **line)
+        middle.plot(at, [100 * r["at_rails"][-1] for r in rows], **line)
+        for row in rows:
+            if row["bits"] == 4:
+                right.plot([100 * share for share in row["at_rails"]], **{**line, "marker": None})
+    for panel in (left, middle):
+        panel.set_xticks(range(len(bits)), ["none" if b is None else str(b) for b in bits])
+        panel.set(xlabel="bits of a weight (none: clipped alone)")
+    left.set(ylabel="test error (%)", title="error", yscale="log")
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter("{x:g}")
+    left.tick_params(axis="y", which="minor", labelsize=7)
+    middle.set(ylabel="weights at the rails at the end (%)", title="saturation", ylim=(0, None))
+    right.set(xlabel="epoch", ylabel="weights at the rails (%)", title="saturation at 4 bits", ylim=(0, None))
+    left.legend(frameon=False)
+    figure.suptitle(f"{label(result)}{caption(result)}", fontsize=10)
+    return figure
+
+
+def caption(result: dict[str, Any]) -> str:
+    """What is seen, in numbers: how much error the fewest bits cost each network."""
+    parts = []
+    for name in dict.fromkeys(row["network"] for row in result["rows"]):
+        rows = {row["bits"]: row["mean"] for row in result["rows"] if row["network"] == name}
+        parts.append(f"{name} {rows[None]:.2f} % → {rows.get(4, math.nan):.2f} % → {rows[2]:.2f} %")
+    epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] > 1)}"
+    return (
+        f"PI-MNIST, weights clipped to ±{result['reach']:g}/√fan-in, {epochs}, n = {result['seeds']}. "
+        f"Test error without a grid, at 4 and at 2 bits:\n{';  '.join(parts)}"
+    )
+
+
+def main() -> None:
+    """Run, or only draw again."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--reach", type=float, default=REACH)
+    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
+    options = parser.parse_args()
+    record = read(NAME) if options.draw else None
+    if record:
+        save(draw(record), NAME)
+    else:
+        run(options.quick, options.seeds, options.epochs, options.reach)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""A network as stages, each one draw: a layer of units, the flattening before it and the pool after it.
+
+With synaptic noise and ``draw="moments"`` the units of a layer are independent given the states below, so that the
+largest state of a pool's window is itself one unit, whose 2P − 1 follows from those of the window
+(`functional.pooled`): P is pooled first, and one state is drawn in place of four. The law is that of the modules; the
+noise is another draw of it. Inside a stage the units are the last axis, (rows, height, width, units), as the products
+of channels-last convolutions come and as their noise is numbered.
+
+`Stage` is the definition. `Chain` is the same for stages that follow each other on the CPU, with states as bits
+(`nsm.kernels.bits`).
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nsm import functional, philox
+from nsm.estimators import Probability, StraightThrough, sgn
+from nsm.functional import Convolution, Dense
+from nsm.kernels import bits
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
+
+_ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
+_DIGITS = {torch.bfloat16: 1, torch.float32: 2}
+
+
+class Opening(Protocol):
+    """The first draw of a network, whose inputs are the same in all samples."""
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows, inputs × samples, are best drawn in one pass."""
+        ...
+
+    def share(self, z: Tensor) -> Any:
+        """What all samples have in common."""
+        ...
+
+    def take(self, shared: Any, some: Tensor) -> Any:
+        """The part of it that belongs to some inputs."""
+        ...
+
+    def draw(self, shared: Any, samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        ...
+
+
+class Plain:
+    """Any module that draws. Of a layer all samples share the moments, of another module its input."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows are best drawn in one pass."""
+        return _ROWS.get(device.type, _ROWS["cuda"])
+
+    def share(self, z: Tensor) -> tuple[Tensor, ...]:
+        """The input, and the moments of a layer."""
+        return (z, *self.module.moments(z)) if isinstance(self.module, NSMLayer) else (z,)
+
+    def take(self, shared: tuple[Tensor, ...], some: Tensor) -> tuple[Tensor, ...]:
+        """The part of it that belongs to some inputs."""
+        if len(shared) == 1:
+            return (shared[0][some],)
+        z, mean, variance = shared  # a variance without a batch axis belongs to all
+        own = variance.dim() == mean.dim() and len(variance) == len(z)
+        return z[some], mean[some], variance[some] if own else variance
+
+    def draw(self, shared: tuple[Tensor, ...], samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        layer, z = self.module, shared[0]
+        several = z.expand(samples, *z.shape)
+        if not isinstance(layer, NSMLayer):
+            return layer(several.flatten(0, 1))
+        mean, variance = shared[1:]
+        shape = torch.Size((samples, *mean.shape))
+        draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+
+        def u() -> Tensor:
+            return mean + functional.fluctuation(
+                several,
+                layer.weight,
+                variance,
+                shape,
+                noise=layer.noise,
+                site=layer.site,
+                draw=draw,
+                wiring=layer.wiring,
+            )
+
+        states = layer.estimator(functional.erf_argument(mean, variance).expand(shape), u)
+        return states.flatten(0, 1).to(functional.product_dtype(z))
+
+
+class Stage:
+    """One layer of units with its pool, ready to draw; ``flatten`` says that pictures come in."""
+
+    def __init__(self, layer: NSMLayer, pool: tuple[int, int] = (1, 1), *, flatten: bool = False) -> None:
+        self.layer, self.pool, self.flatten = layer, pool, flatten
+        self._made_for: Any = None
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows are best drawn in one pass."""
+        return _ROWS.get(device.type, _ROWS["cuda"])
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """States −1 or +1, in the shape of the last module of the stage."""
+        return self._toss(self.chance(z), functional.product_dtype(z))
+
+    def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
+        """What all samples have in common, if this is the first stage: 2P − 1."""
+        return self.chance(z), functional.product_dtype(z)
+
+    def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[Tensor, torch.dtype]:
+        """The part of it that belongs to some inputs."""
+        return shared[0][some], shared[1]
+
+    def draw(self, shared: tuple[Tensor, torch.dtype], samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        e, dtype = shared
+        return self._toss(e.expand(samples, *e.shape), dtype).flatten(0, 1)
+
+    def chance(self, z: Tensor) -> Tensor:
+        """2P − 1 of every unit behind the pool, (rows, height, width, units); (rows, ..., units) of a dense layer."""
+        k, c = self.line(z)
+        e = functional.erf(self.product(z).to(k.dtype) * k + c)
+        return e if self.pool == (1, 1) else functional.pooled(e.movedim(-1, 1), self.pool).movedim(1, -1).contiguous()
+
+    def product(self, z: Tensor) -> Tensor:
+        """w·z with the units last; t itself for a layer of real inputs."""
+        layer, dense = self.layer, isinstance(self.layer.wiring, Dense)
+        if layer.inputs == "real":
+            t = layer.erf_argument(z.flatten(1) if self.flatten else z)
+            return t if dense else t.movedim(1, -1)
+        self._make(z)
+        if not dense:
+            return layer.wiring.product(z, self.weight).movedim(1, -1)
+        if self.flatten:
+            z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
+        return F.linear(z, self.weight)
+
+    def line(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Slope and offset of t in the product, with the units last."""
+        if self.layer.inputs == "real":
+            return torch.ones((), device=z.device), torch.zeros((), device=z.device)
+        self._make(z)
+        return self.slope, self.offset
+
+    def _make(self, z: Tensor) -> None:
+        """Find what depends on the parameters and on the shape and type of z alone, once."""
+        key = z.shape[1:], functional.product_dtype(z)
+        if self._made_for == key:
+            return
+        layer = self.layer
+        layer._check_input(z.flatten(1) if self.flatten else z)
+        k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
+        weight = layer.weight.detach().to(key[1])
+        if isinstance(layer.wiring, Convolution):
+            k, c = k.movedim(0, -1), c.movedim(0, -1)
+            weight = weight.contiguous(memory_format=torch.channels_last)
+        elif self.flatten and z.dim() == 4:  # the states come with the channels last
+            weight = weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1)
+        self.slope, self.offset, self.weight, self._made_for = k, c.expand(k.shape).contiguous(), weight, key
+
+    def _toss(self, e: Tensor, dtype: torch.dtype) -> Tensor:
+        """States of units with 2P − 1 = e, with the axes as modules have them."""
+        states = sgn(functional.toss(e)).to(dtype)
+        return states if isinstance(self.layer.wiring, Dense) else states.movedim(-1, -3)
+
+
+def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
+    """The same steps with a stage in place of every layer that can be one, and of its neighbors."""
+    waiting = list(steps)
+    while waiting:
+        step = waiting.pop(0)
+        flatten = type(step) is nn.Flatten and (step.start_dim, step.end_dim) == (1, -1) and not _hooked(step)
+        layer = waiting[0] if flatten and waiting else step
+        if not isinstance(layer, NSMLinear if flatten else NSMLayer) or not _independent(layer):
+            yield step
+            continue
+        if flatten:
+            waiting.pop(0)
+        pool = _window(waiting[0]) if waiting and isinstance(layer, NSMConv2d) else None
+        if pool:
+            waiting.pop(0)
+        yield Stage(layer, pool or (1, 1), flatten=flatten)
+
+
+def _independent(layer: NSMLayer) -> bool:
+    """Whether the layer draws hard states, each by itself, and nothing watches it."""
+    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+    hard = isinstance(layer.estimator, Probability | StraightThrough) and not layer.deterministic
+    return type(layer) in (NSMLinear, NSMConv2d) and draw == "moments" and hard and not _hooked(layer)
+
+
+def _window(step: nn.Module) -> tuple[int, int] | None:
+    """The window of a pool that cuts a picture in windows, each unit in one of them."""
+    if type(step) is not nn.MaxPool2d or _hooked(step):
+        return None
+    size, stride, padding, dilation = (
+        (v, v) if isinstance(v, int) else tuple(v) for v in (step.kernel_size, step.stride, step.padding, step.dilation)
+    )
+    plain = size == stride and padding == (0, 0) and dilation == (1, 1)
+    return (size[0], size[1]) if plain and not step.ceil_mode and not step.return_indices else None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+# ------------------------------------------------------------------------- states as bits
+
+
+class Chain:
+    """Stages that follow each other from the first draw on, on the CPU, with states as bits.
+
+    Weights have one 16-bit digit in bfloat16 and two in float32; products are exact.
+    """
+
+    def __init__(self, stages: Sequence[Stage], lib: Any, first: bits.First, above: Sequence[bits.Layer]) -> None:
+        self.stages, self.lib, self.first, self.above = stages, lib, first, above
+
+    def rows(self, device: torch.device) -> int:
+        """How many rows are best drawn in one pass."""
+        return 8192
+
+    def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
+        """The product of the first layer."""
+        return self.stages[0].product(z).float(), functional.product_dtype(z)
+
+    def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[int, Any, torch.dtype]:
+        """How many inputs there are, and the thresholds of their units."""
+        product, dtype = shared
+        width, tiles = _layout(len(some))
+        slots = torch.arange(tiles * bits.SLOTS)
+        slots = some[torch.where(slots < width, slots % len(some), 0)].view(tiles, bits.SLOTS)
+        return len(some), self.first.thresholds(self.lib, product, slots), dtype
+
+    def draw(self, shared: tuple[int, Any, torch.dtype], samples: int) -> Tensor:
+        """States of the last stage in ``samples`` samples, (samples · inputs, ...)."""
+        inputs, thresholds, dtype = shared
+        assert philox.source is not None
+        rows = _slots(philox.source, inputs, samples)
+        states = self.first.draw(self.lib, thresholds, rows, philox.source.next())
+        for layer in self.above:
+            states = layer(self.lib, states, rows, philox.source.next())
+        out = bits.unpack(self.lib, states, rows, inputs * samples, dtype)
+        if isinstance(self.stages[-1].layer, NSMLinear):
+            return out
+        height, width = (self.above[-1] if self.above else self.first).geometry.pooled
+        return out.unflatten(1, (height, width, -1)).movedim(-1, 1)
+
+
+def _layout(inputs: int) -> tuple[int, int]:
+    """How many rows stand side by side, whole samples of all inputs, and how many tiles of slots they take."""
+    width = max(1, bits.SLOTS // inputs) * inputs
+    return width, -(-width // bits.SLOTS)
+
+
+def _slots(source: philox.Keyed, inputs: int, samples: int) -> bits.Rows:
+    """Rows of (sample, input) in slots: ``_layout`` of them at a time."""
+    width, tiles = _layout(inputs)
+    slot = torch.arange(tiles * bits.SLOTS)
+    row = torch.arange(-(-inputs * samples // width))[:, None] * width + slot
+    row = torch.where((slot < width) & (row < inputs * samples), row, -1).view(-1, bits.SLOTS)
+    of_inputs, of_samples = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
+    return bits.Rows(row, of_inputs, of_samples, source.key)
+
+
+def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
+    """The longest chain of stages at the beginning of ``steps``, and its length; None where there is no kernel."""
+    dtype = functional.product_dtype(z)
+    stages = list(_leading_stages(steps))
+    if z.device.type != "cpu" or dtype not in _DIGITS or not stages:
+        return None
+    lib = bits.library(functional.ERF, functional.ERF_REACH)
+    if lib is None or not all(p.isfinite().all() for stage in stages for p in stage.layer.parameters()):
+        return None
+    first = _first(stages[0], z)
+    if first is None:
+        return None
+    above: list[bits.Layer] = []
+    for under, stage in itertools.pairwise(stages):
+        layer = _above(stage, under, above[-1] if above else first, _DIGITS[dtype])
+        if layer is None:
+            break
+        above.append(layer)
+    used = stages[: 1 + len(above)]
+    return Chain(used, lib, first, above), len(used)
+
+
+def _leading_stages(steps: Iterable[Any]) -> Iterator[Stage]:
+    for step in steps:
+        if not isinstance(step, Stage):
+            return
+        yield step
+
+
+def _first(stage: Stage, z: Tensor) -> bits.First | None:
+    """The first stage; a dense layer must have one row for each input."""
+    k, c = stage.line(z)
+    units = len(stage.layer.weight)
+    if isinstance(stage.layer, NSMConv2d):
+        if z.dim() != 4:
+            return None
+        size = stage.layer.wiring.output_size(z.shape[-2:], stage.layer.kernel_size)
+        geometry = bits.Geometry(*size, pool=stage.pool)
+    elif z.dim() == 2 or stage.flatten:
+        geometry = bits.Geometry()
+    else:
+        return None
+    k, c = (v.expand(units) if v.dim() == 0 else v.movedim(-1, 0) for v in (k, c))
+    return bits.First(geometry, k, c)
+
+
+def _above(stage: Stage, under: Stage, below: bits.First | bits.Layer, digits: int) -> bits.Layer | None:
+    """A stage that reads the states of ``below``; None if it is of a kind that the kernel does not know."""
+    weight, wiring, flat = stage.layer.weight.detach(), stage.layer.wiring, isinstance(under.layer, NSMLinear)
+    if stage.layer.inputs != "binary" or not bits.fits(math.prod(weight.shape[1:])):
+        return None
+    height, width = below.geometry.pooled
+    z = weight.new_empty((1, below.units) if flat else (1, below.units, height, width))
+    if isinstance(wiring, Convolution):
+        if wiring.groups != 1 or flat:
+            return None
+        kernel = int(weight.shape[2]), int(weight.shape[3])
+        margins = wiring.margins(kernel)
+        geometry = bits.Geometry(height, width, kernel, wiring.stride, wiring.dilation, margins, stage.pool)
+    elif flat or stage.flatten:
+        geometry = bits.Geometry()
+        weight = (weight if flat else weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1))[..., None, None]
+    else:
+        return None
+    k, c = stage.line(z)
+    q, step = bits.digits(weight, digits)
+    slope = torch.stack([k * s for s in step.to(k.dtype)])
+    return bits.Layer(geometry, q, slope.movedim(-1, 1), c.movedim(-1, 0))

@@ -1,0 +1,237 @@
+"""The C kernel against its definition: integer products by torch, and `nsm.functional` from there on, bit for bit."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nsm import functional, philox
+from nsm.kernels import bits
+
+LIBRARY: Any = bits.library(functional.ERF, functional.ERF_REACH)
+needs_library = pytest.mark.skipif(LIBRARY is None, reason="needs a C compiler and AVX-512")
+KEY = 0x12345678_9ABCDEF0
+
+
+def slots(rows: int) -> Tensor:
+    """(groups, 32): rows in order, −1 behind the last."""
+    row = torch.arange(-(-rows // bits.SLOTS) * bits.SLOTS)
+    return torch.where(row < rows, row, -1).view(-1, bits.SLOTS)
+
+
+def rows_of(source: philox.Keyed) -> bits.Rows:
+    row = slots(len(source.inputs))
+    of_inputs, of_samples = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
+    return bits.Rows(row, of_inputs, of_samples, source.key)
+
+
+def source_of(rows: int) -> philox.Keyed:
+    generator = torch.Generator().manual_seed(rows)
+    samples, inputs = torch.randint(2**32, (2, rows), generator=generator)
+    return philox.Keyed(KEY, samples, inputs)
+
+
+def toss(e: Tensor, source: philox.Keyed) -> Tensor:
+    """States of e (rows, elements), by `functional.toss`."""
+    with philox.keyed(source):
+        return torch.where(functional.toss(e) >= 0, 1.0, -1.0)
+
+
+def pack(states: Tensor) -> Tensor:
+    """±1 (rows, elements) → words (groups, elements); slots that are left over hold rubbish."""
+    row = slots(len(states))
+    up = (states[row] > 0).long()  # (groups, 32, elements); −1 takes the last row
+    words = (up << torch.arange(bits.SLOTS)[:, None]).sum(1)
+    return (words - (words >> 31 << 32)).to(torch.int32)
+
+
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill what `torch.empty` gives with NaN, or with a pattern of bits where there is none."""
+    plain = torch.empty
+
+    def empty(*size: int, dtype: torch.dtype) -> Tensor:
+        return plain(*size, dtype=dtype).fill_(float("nan") if dtype.is_floating_point else 0x5A5A)
+
+    monkeypatch.setattr(bits.torch, "empty", empty)
+
+
+# ------------------------------------------------------------------------- digits
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 1, 1), (5, 32, 5, 5), (2, 1, 3, 2), (4, 1024, 1, 1)], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_digits_are_weights_whose_sums_fit_in_16_bits(shape, count):
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    weight[0] = 0
+    q, step = bits.digits(weight, count)
+    assert torch.equal(q, q.round())
+    error = (weight.double() - (q * step[..., None, None, None]).sum(0)).abs().amax((1, 2, 3))
+    assert (error <= step[-1] / 2 * (1 + 1e-6)).all()
+    assert (q[:, 0] == 0).all()
+    sums = q.abs().permute(0, 1, 3, 4, 2)
+    sums = F.pad(sums, (0, -shape[1] % 5)).flatten(2)
+    sums = F.pad(sums, (0, -sums.shape[-1] % 100)).unflatten(-1, (-1, 100)).sum(-1)
+    assert sums.max() <= 2**15 - 1
+    assert sums[0].max() > 0.98 * 2**15  # and no bit is wasted
+
+
+def test_one_digit_is_finer_than_bfloat16_and_two_are_as_fine_as_float32():
+    weight = torch.randn(200, 32, 5, 5, generator=torch.Generator().manual_seed(0))
+    norm = weight.double().square().sum((1, 2, 3)).sqrt()
+
+    def error(rounded: Tensor) -> float:
+        """The standard deviation of a product's error for random ±1 states, in units of ‖w‖."""
+        return float(((rounded - weight).square().sum((1, 2, 3)).sqrt() / norm).mean())
+
+    q, step = bits.digits(weight, 2)
+    scaled = q * step[..., None, None, None]
+    assert error(scaled[0]) < error(weight.bfloat16().double()) < 2e-3
+    assert error(scaled.sum(0)) < 3e-6  # the polynomial for erf is good to 3e-6, a draw of 16 bits to 8e-6
+
+
+def test_a_fan_in_whose_sums_leave_float32_is_refused():
+    assert bits.fits(25_000)
+    assert not bits.fits(30_000)
+
+
+# ------------------------------------------------------------------------- the first layer
+
+
+@needs_library
+@pytest.mark.parametrize(("units", "size", "pool"), [(1, (1, 1), (1, 1)), (16, (4, 6), (2, 2)), (37, (5, 4), (3, 1))])
+@pytest.mark.parametrize("local", [False, True])
+def test_the_first_layer(units, size, pool, local, monkeypatch):
+    poisoned(monkeypatch)
+    generator = torch.Generator().manual_seed(1)
+    inputs, samples = 41, 3
+    product = torch.randn(inputs, *size, units, generator=generator)
+    k, c = torch.randn(2, units, *(size if local else (1, 1)), generator=generator)
+    k[0], c[0] = 0.0, float("inf")  # a certain unit
+    k[-1], c[-1] = 0.0, -float("inf")
+    first = bits.First(bits.Geometry(*size, pool=pool), k, c)
+    tile = slots(inputs).clamp(min=0)
+    thresholds = first.thresholds(LIBRARY, product, tile)
+    rows = slots(inputs)
+    row = torch.cat([torch.where(rows < 0, -1, rows + s * inputs) for s in range(samples)])
+    source = philox.Keyed(
+        KEY, torch.arange(samples).repeat_interleave(inputs), 2**32 - 1 - torch.arange(inputs).repeat(samples)
+    )
+    of_inputs, of_samples = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
+    found = bits.Rows(row, of_inputs, of_samples, source.key)
+    states = bits.unpack(LIBRARY, first.draw(LIBRARY, thresholds, found, 5), found, inputs * samples, torch.float32)
+    e = functional.erf(product.movedim(-1, 1) * k + c)
+    e = (e if pool == (1, 1) else functional.pooled(e, pool)).movedim(1, -1).flatten(1)
+    source.draws = 5
+    assert torch.equal(states, toss(e.repeat(samples, 1), source))
+
+
+@needs_library
+def test_a_threshold_is_the_largest_number_that_fires(monkeypatch):
+    """r + ½ ≤ 2¹⁵ e for r up to the threshold and not beyond, for a million e, found in float64."""
+    poisoned(monkeypatch)
+    t = torch.linspace(-3.5, 3.5, 2**20).view(32, -1)
+    t[0, :4] = torch.tensor([float("inf"), -float("inf"), 0.0, -0.0])
+    first = bits.First(bits.Geometry(), torch.ones(t.shape[1]), torch.zeros(t.shape[1]))
+    most, can = first.thresholds(LIBRARY, t, torch.arange(32)[None])
+    truth = torch.floor(functional.erf(t).double() * 2**15 - 0.5)
+    assert {-32769.0, 32767.0} <= set(truth.unique().tolist())  # never and always are among them
+    assert torch.equal(most[0].T, truth.clamp(min=-(2**15)).to(torch.int16))
+    fires = (can[0].long()[None] >> torch.arange(32)[:, None] & 1).bool()
+    assert torch.equal(fires, truth > -32769)
+
+
+# ------------------------------------------------------------------------- the layers above
+
+GEOMETRIES = [
+    (1, 1, bits.Geometry()),
+    (1024, 6, bits.Geometry()),
+    (3, 5, bits.Geometry(4, 5, (3, 2))),
+    (7, 4, bits.Geometry(6, 6, (3, 3), margins=((1, 1), (1, 1)), pool=(2, 2))),
+    (32, 9, bits.Geometry(7, 9, (3, 2), (2, 1), (1, 2), ((1, 2), (0, 1)), (2, 3))),
+    (6, 3, bits.Geometry(5, 5, (1, 1), pool=(5, 5))),
+]
+
+
+@needs_library
+@pytest.mark.parametrize(("channels", "units", "geometry"), GEOMETRIES, ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("rows", [1, 32, 75])
+def test_layers(channels, units, geometry, count, rows, monkeypatch):
+    poisoned(monkeypatch)
+    generator = torch.Generator().manual_seed(channels)
+    weight = torch.randn(units, channels, *geometry.kernel, generator=generator)
+    weight[0] = 0
+    q, step = bits.digits(weight, count)
+    local = geometry.margins != ((0, 0), (0, 0))
+    shape = (units, *geometry.size) if local else (units, 1, 1)
+    k = torch.rand(shape, generator=generator) / weight.square().sum((1, 2, 3), keepdim=True)[0].sqrt().clamp(min=1)
+    c = 0.3 * torch.randn(shape, generator=generator)
+    k[0], c[0] = 0.0, float("inf")
+    slope = torch.stack([k * s[:, None, None] for s in step.float()])
+    layer = bits.Layer(geometry, q, slope, c)
+    below = torch.randn(rows, geometry.height, geometry.width, channels, generator=generator).sign()
+    source = source_of(rows)
+    states = layer(LIBRARY, pack(below.flatten(1)), rows_of(source), 3)
+    found = bits.unpack(LIBRARY, states, rows_of(source), rows, torch.bfloat16)
+
+    (top, bottom), (left, right) = geometry.margins
+    padded = F.pad(below.movedim(-1, 1).double(), (left, right, top, bottom))
+    t = c
+    for d in range(count):
+        x = F.conv2d(padded, q[d], None, geometry.stride, 0, geometry.dilation)
+        t = x.float() * slope[d] + t
+    e = functional.erf(t)
+    e = (e if geometry.pool == (1, 1) else functional.pooled(e, geometry.pool)).movedim(1, -1).flatten(1)
+    source.draws = 3
+    assert torch.equal(found.float(), toss(e, source))
+
+
+@needs_library
+def test_threads_change_nothing():
+    weight = torch.randn(6, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    q, step = bits.digits(weight, 1)
+    layer = bits.Layer(bits.Geometry(8, 8, (3, 3), pool=(2, 2)), q, step.float(), torch.zeros(6))
+    source = source_of(400)
+    below = pack(torch.randn(400, 256, generator=torch.Generator().manual_seed(1)))
+    threads = torch.get_num_threads()
+    try:
+        drawn = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            drawn.append(layer(LIBRARY, below, rows_of(source), 0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+
+
+# ------------------------------------------------------------------------- the library
+
+
+def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    bits.library.cache_clear()
+    try:
+        assert bits.library(functional.ERF, functional.ERF_REACH) is None
+        assert not list(itertools.chain.from_iterable(p.iterdir() for p in tmp_path.glob("nsm/kernels")))
+    finally:
+        bits.library.cache_clear()
+
+
+@needs_library
+def test_the_library_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bits.library.cache_clear()
+    try:
+        assert bits.library(functional.ERF, functional.ERF_REACH) is not None
+        (path,) = (tmp_path / "nsm" / "kernels").iterdir()
+        when = path.stat().st_mtime_ns
+        bits.library.cache_clear()
+        assert bits.library(functional.ERF, functional.ERF_REACH) is not None
+        assert path.stat().st_mtime_ns == when
+    finally:
+        bits.library.cache_clear()

@@ -1,0 +1,68 @@
+"""Learning at few bits, on few digits."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nsm import data
+from nsm.ensemble import Ensemble
+from nsm.paper import precision
+from nsm.paper.fixed_point import FixedPoint
+from nsm.paper.learning import learn, start
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return precision._first(data.load("mnist", "test"), 200)
+
+
+@pytest.mark.parametrize("name", list(precision.RECIPES))
+def test_weights_of_networks_side_by_side_stay_on_their_own_grids(digits, name):
+    recipe = replace(precision.RECIPES[name], epochs=1, lr=1e-3)
+    members = [start(replace(recipe, seed=k), digits) for k in range(3)]
+    bits, ensemble = [2, 5, None], Ensemble(members)
+    storage = precision.Storage(ensemble, bits, reach=2.0)
+    assert len(storage.weights) == 4
+    storage.round()
+    for _ in learn(ensemble, digits, recipe, after=storage.round):
+        for weight in storage.weights.values():
+            limit = 2.0 / weight.shape[-1] ** 0.5
+            for k in (0, 1):
+                values = FixedPoint(bits[k], limit).values()
+                nearest = (weight[k].detach().flatten()[:, None] - values).abs().amin(1)
+                assert nearest.max() < 1e-5 * limit
+            assert weight[2].unique().numel() > 1000
+            assert weight[2].abs().max() <= limit
+
+
+def test_a_small_run_makes_rows_and_a_picture(digits):
+    recipe = replace(precision.RECIPES["NSM"], epochs=2, lr=1e-3)
+    with torch.random.fork_rng():
+        rows = precision._train(recipe, digits, digits, digits, (2, 4, None), 2, 2.0, 5)
+    assert [len(row["at_rails"]) for row in rows] == [3, 3, 3]
+    assert rows[0]["at_rails"][0] == pytest.approx(
+        1 / 24, abs=2e-3
+    )  # |w| uniform in 0 to 3/6: up from 2/6 with its share
+    assert rows[1]["at_rails"][0] == 0
+    for row in rows:
+        assert row["mean"] == pytest.approx(sum(row["values"]) / 2)
+        assert row["n"] == 2
+        assert 0 < row["mean"] < 90
+    shown = [
+        {"network": name, "bits": b, **row}
+        for name in precision.RECIPES
+        for b, row in zip((2, 4, None), rows, strict=True)
+    ]
+    result = {"quick": True, "seeds": 2, "epochs": 2, "reach": 2.0, "rows": shown}
+    figure = precision.draw(result)
+    assert [panel.get_title() for panel in figure.axes] == ["error", "saturation", "saturation at 4 bits"]
+    assert f"NSM {rows[2]['mean']:.2f} % → {rows[1]['mean']:.2f} % → {rows[0]['mean']:.2f} %" in figure.get_suptitle()
+
+
+def test_the_ensemble_of_one_precision_is_stored_too():
+    recipe = precision.RECIPES["ReLU"]
+    ensemble = Ensemble([start(recipe, precision._first(data.load("mnist", "test"), 100))])
+    storage = precision.Storage(ensemble, [1], reach=1.0)
+    storage.round()
+    assert storage.at_rails().tolist() == [1.0]

@@ -1,0 +1,90 @@
+"""`nsm reproduce`: which runs a table has, that quick results are kept apart, and what is shown."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsm
+from nsm import cli
+from nsm.paper import reproduce as room
+from nsm.paper import table1, table2, table3, table4
+from nsm.paper.reproduce import reproduce
+from nsm.paper.rows import ROWS
+from nsm.paper.runs import Quick, from_rows
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
+    monkeypatch.setenv("NSM_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def test_tables_have_the_runs_of_their_rows():
+    for module, name in ((table1, "table1"), (table2, "table2"), (table3, "table3"), (table4, "table4")):
+        runs = module.runs()
+        assert {row.run for row in ROWS if row.table == name and row.run} <= set(runs)
+        small = [module.QUICK.of(run) for run in runs.values()]
+        assert all(run.quick and run.recipe.epochs <= 2 and run.inputs == module.QUICK.inputs for run in small)
+    extra = set(table1.runs()) - set(from_rows("table1"))
+    assert extra == set(table1.CONVERGENCE.values())
+    assert all(table1.runs()[name].recipe.measure_last is None for name in extra)
+
+
+def only(monkeypatch, *names: str) -> None:
+    """Let Table 1 have these runs alone, and tiny ones."""
+    whole = table1.runs
+    monkeypatch.setattr(table1, "runs", lambda: {name: whole()[name] for name in names})
+    monkeypatch.setattr(table1, "QUICK", Quick(inputs=(200, 20), epochs=1, samples=1))
+    monkeypatch.setattr(table1, "CONVERGENCE", {})
+    monkeypatch.setattr(table1, "SCALED", {"NSM": "pi-mnist-nsm"})
+
+
+def test_quick_results_are_marked_and_kept_apart(place, monkeypatch, capsys):
+    only(monkeypatch, "pi-mnist-nsm", "pi-mnist-relu")
+    assert cli.main(["reproduce", "table1", "--quick", "--seeds", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["quick"]
+    assert not (place / "results").exists()
+    rows = {row["model"]: row for row in found["rows"]}
+    assert rows["NSM"]["n"] == rows["ReLU network"]["n"] == 2
+    assert all(row["quick"] for row in rows.values() if row["mean"] is not None)
+    assert rows["StNN"]["mean"] is None
+    curve = json.loads((place / "runs/quick/results/paper/scaling.json").read_text())["curves"]["NSM"]
+    assert curve["weights"]["0.1"]["values"] == rows["NSM scaled (weights)"]["values"]
+    monkeypatch.setattr(room, "work_through", lambda waiting, **_: [job.name for job in waiting])
+    assert reproduce("table1", quick=True, seeds=2)["not_finished"] == []  # what is there is not run again
+    assert reproduce("table1", quick=True, seeds=3)["not_finished"] == ["pi-mnist-nsm seed 2", "pi-mnist-relu seed 2"]
+    assert len(reproduce("table1", seeds=2)["not_finished"]) == 2  # nor does it stand for a full one
+    capsys.readouterr()
+    assert cli.main(["reproduce", "table1", "--quick", "--seeds", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "quick version" in shown
+    assert "1.36" in shown
+
+
+def test_runs_without_their_data_are_left_out(place):
+    said: list[str] = []
+    found = reproduce("table4", seeds=1, say=said.append)
+    assert len(said) == 3
+    assert "dvs-bnsm: left out, since dvsgesture is not in" in said[0]
+    assert [row["mean"] for row in found["rows"]] == [None] * 4
+    assert (place / "results" / "paper.json").exists()
+
+
+def test_wrong_arguments(place, capsys):
+    for words, message in (
+        (["table1", "--seeds", "0"], "Expected --seeds to be at least 1, but got 0"),
+        (["table5"], "table5"),
+    ):
+        assert cli.main(["reproduce", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_cluster_needs_ray(place, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert cli.main(["reproduce", "table1", "--ray"]) == 2
+    assert "pip install 'neural-sampling-machines[cluster]'" in capsys.readouterr().err

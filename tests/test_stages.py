@@ -1,0 +1,254 @@
+import math
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from law import check_rate
+from nsm import functional, philox, stages
+from nsm.estimators import StraightThrough
+from nsm.kernels import bits
+from nsm.layers import NSMConv2d, NSMLinear, deterministic
+from nsm.networks import bnsm, cifar_cnn, mnist_cnn, pi_mnist_mlp
+from nsm.sampling import Confident, _split, predict
+from nsm.stages import fuse
+
+LAW: Any = {"site": "synapse", "draw": "moments"}
+unit = partial(bnsm, **LAW)
+needs_library = pytest.mark.skipif(
+    bits.library(functional.ERF, functional.ERF_REACH) is None, reason="needs a C compiler and AVX-512"
+)
+
+
+def odd(**options: Any) -> nn.Sequential:
+    """Odd sizes, a rest at the pool, every padding, a β for each position, a unit without weights."""
+    torch.manual_seed(0)
+    law: Any = {**LAW, **options}
+    model = nn.Sequential(
+        NSMConv2d(1, 5, 3, padding=1, **law),
+        nn.MaxPool2d((2, 3)),
+        NSMConv2d(5, 6, (3, 2), (1, 2), "valid", beta_shape=(3, 2), **law),
+        NSMConv2d(6, 7, 3, padding=1, dilation=1, bias=False, **law),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        NSMLinear(7, 9, **law),
+        NSMLinear(9, 11, bias=False, **law),
+        nn.Linear(11, 4),
+    )
+    with torch.no_grad():
+        for layer in model:
+            if isinstance(layer, NSMConv2d | NSMLinear):
+                layer.beta.uniform_(0.3, 1.2)
+                layer.weight[1] = 0
+                if layer.bias is not None:
+                    layer.bias.uniform_(-0.2, 0.2)
+    return model
+
+
+def images(n: int = 6) -> torch.Tensor:
+    return torch.randn(n, 1, 10, 12, generator=torch.Generator().manual_seed(1)).sign()
+
+
+@pytest.fixture
+def no_library(monkeypatch):
+    monkeypatch.setattr(bits, "library", lambda *constants: None)
+
+
+def kinds(model: nn.Module) -> list[str]:
+    before, rest = _split(model)
+    return [type(step).__name__ for step in (*before, *rest)]
+
+
+# ------------------------------------------------------------------------- which modules make a stage
+
+
+def test_the_networks_of_the_paper():
+    assert kinds(mnist_cnn(unit)) == ["Stage", "Stage", "Stage", "Linear"]
+    assert kinds(pi_mnist_mlp(unit)) == ["Stage", "Stage", "Stage", "Linear"]
+    steps = kinds(cifar_cnn(unit))
+    assert steps[:3] == ["Conv2d", "BatchNorm2d", "Sign"]
+    assert steps[3:12] == ["Stage"] * 9
+    assert "Stage" not in kinds(mnist_cnn())  # noise that units share
+    assert "Stage" not in kinds(mnist_cnn(partial(bnsm, site="synapse", draw="exact")))
+    assert "Stage" in kinds(mnist_cnn(partial(unit, estimator=StraightThrough())))
+
+
+def test_what_is_watched_or_of_another_kind_stays_as_it_is():
+    model: Any = mnist_cnn(unit)
+    model.pool1.register_forward_hook(lambda *_: None)
+    model.fc1.register_forward_pre_hook(lambda *_: None)
+    assert kinds(model) == ["Stage", "MaxPool2d", "Stage", "Flatten", "NSMLinear", "Linear"]
+    for pool in (
+        nn.MaxPool2d(3, 2),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d(2, dilation=2),
+        nn.AvgPool2d(2),
+    ):
+        assert kinds(nn.Sequential(NSMConv2d(1, 2, 3, **LAW), pool)) == ["Stage", type(pool).__name__]
+    with deterministic(model):
+        assert "Stage" not in kinds(model)
+
+    class Own(NSMLinear):
+        def forward(self, z, **options):
+            return -super().forward(z, **options)
+
+    assert kinds(nn.Sequential(Own(70, 3, **LAW))) == ["Own"]
+
+
+# ------------------------------------------------------------------------- the law
+
+
+@pytest.mark.parametrize("kernel", [True, pytest.param(False, id="torch")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_largest_of_a_window_follows_the_law(kernel, dtype, request):
+    """Two layers, the second with a pool: its pooled rates given states that are certain."""
+    if not kernel:
+        request.getfixturevalue("no_library")
+    torch.manual_seed(3)
+    first = NSMConv2d(1, 3, 1, **LAW)  # every unit copies its pixel or turns it: t = ±40
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([1.0, -1.0, 1.0]).view(3, 1, 1, 1))
+        first.beta.fill_(40.0)
+    second: Any = NSMConv2d(3, 4, 3, padding=1, **LAW)
+    with torch.no_grad():
+        second.beta.fill_(0.4)
+        second.bias.uniform_(-0.3, 0.3)
+    model = nn.Sequential(first, second, nn.MaxPool2d(2), nn.Flatten())
+    x = torch.randn(1, 1, 4, 4).sign()
+    with torch.no_grad():
+        states = torch.cat([x, -x, x], 1)
+        off = 1 - second.firing_probability(states)[0].double()  # (4, 4, 4)
+    p = 1 - off.unfold(1, 2, 2).unfold(2, 2, 2).prod(-1).prod(-1).flatten()  # (16,)
+    n = 40_000
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = predict(nn.Sequential(*model, Above()), x, n, seed=1, chunk_size=2000, keep_samples=True)
+    assert found.samples is not None
+    fired = (found.samples[:, 0].log().diff(dim=-1)[:, ::2] > 0).sum(0)  # (16,)
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
+    turned = torch.where(p >= 0.5, fired, n - fired)
+    check_rate(int(turned.sum()), 16 * n, float(torch.maximum(p, 1 - p).mean()), tolerance=tolerance)
+    check_rate(int(fired.sum()), 16 * n, float(p.mean()), tolerance=tolerance)
+
+
+class Above(nn.Module):
+    """Two logits for each state, of which the second is larger where it is +1."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.stack([-z, z], -1).flatten(1)
+
+
+def test_pooled():
+    e = torch.tensor([[[0.2, -0.4, 0.9], [0.0, 1.0, 0.9], [0.3, 0.3, 0.3]]])
+    p = (1 + e.double()) / 2
+    expected = 2 * (1 - (1 - p[:, :2, :2]).prod(-1).prod(-1)) - 1
+    torch.testing.assert_close(functional.pooled(e, (2, 2))[:, 0, 0].double(), expected)
+    assert functional.pooled(e, (2, 2)).shape == (1, 1, 1)
+    assert functional.pooled(e, (1, 3)).shape == (1, 3, 1)
+    torch.testing.assert_close(functional.pooled(e, (1, 1)), e)
+
+
+# ------------------------------------------------------------------------- bits and numbers are one stream
+
+
+@needs_library
+@pytest.mark.parametrize("n", [1, 6, 33])
+def test_the_chain_draws_what_its_stages_draw(n, monkeypatch):
+    """In float32 products differ by 1e-6, so that a state in a million may differ; here none does."""
+    model, x = odd(), images(n)
+    before, rest = _split(model)
+    found = stages.chain(rest, x)
+    assert not before
+    assert found is not None
+    assert found[1] == 5
+    chained = predict(model, x, 20, seed=4, chunk_size=7, keep_samples=True)
+    monkeypatch.setattr(bits, "library", lambda *constants: None)
+    plain = predict(model, x, 20, seed=4, keep_samples=True)
+    assert chained.samples is not None
+    torch.testing.assert_close(chained.samples, plain.samples)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_chain_ends_where_the_kernel_does(dtype):
+    def length(*steps: nn.Module) -> int:
+        model = nn.Sequential(*steps).to(dtype)
+        found = stages.chain(list(fuse(model)), images().to(dtype))
+        return found[1] if found else 0
+
+    conv = partial(NSMConv2d, **LAW)
+    assert length(conv(1, 4, 3), conv(4, 4, 3), conv(4, 4, 3, groups=2)) == 2
+    assert length(conv(1, 4, 3, groups=1, inputs="real"), conv(4, 4, 3), conv(4, 4, 3, inputs="real")) == 2
+    assert length(conv(1, 4, 3), nn.Tanh(), conv(4, 4, 3)) == 1
+    assert length(NSMLinear(12, 3, **LAW)) == 0  # a row of units for each row of pixels
+    assert length(nn.Flatten(), NSMLinear(120, 3, **LAW), NSMLinear(3, 3, **LAW)) == 2
+    assert length(nn.Tanh(), conv(1, 4, 3)) == 0
+    assert stages.chain(list(fuse(odd().double())), images().double()) is None
+
+
+@pytest.mark.parametrize("kernel", [True, pytest.param(False, id="torch")])
+def test_the_seed_alone_decides(kernel, request):
+    if not kernel:
+        request.getfixturevalue("no_library")
+    model, x = odd(), images(37)
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            whole = predict(model, x, 23, seed=5, keep_samples=True)
+            assert whole.samples is not None
+            ways: list[dict[str, Any]] = [{"chunk_size": 1}, {"chunk_size": 100}, {"stop": Confident(1e-9)}]
+            for options in ways:
+                assert torch.equal(predict(model, x, 23, seed=5, **options).votes, whole.votes)
+            few = predict(model, x[:3], 23, seed=5, keep_samples=True)
+            assert few.samples is not None
+            torch.testing.assert_close(few.samples, whole.samples[:, :3])
+            stopped = predict(model, x, 23, seed=5, stop=Confident(0.5), chunk_size=4)
+            assert len(stopped.num_samples.unique()) > 1
+            for i, n in enumerate(stopped.num_samples.tolist()):
+                expected = whole.samples[:n, i].mean(0)
+                torch.testing.assert_close(stopped.probabilities[i], expected, atol=1e-6, rtol=0)
+
+
+def test_half_precision_models_and_autocast():
+    x = images()
+    for model, inputs in ((odd(), x), (odd().bfloat16(), x.bfloat16()), (odd().double(), x.double())):
+        found = predict(model, inputs, 50, seed=0)
+        assert found.probabilities.isfinite().all()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = predict(odd(), x, 2000, seed=0, chunk_size=100)
+    wide = predict(odd(), x, 2000, seed=0, chunk_size=100)
+    torch.testing.assert_close(found.probabilities, wide.probabilities, atol=0.02, rtol=0)
+
+
+def test_no_counter_is_used_twice(monkeypatch, no_library):
+    """(block, input, sample, draw) over blocks of inputs, chunks and stages."""
+    used: Counter[tuple[int, ...]] = Counter()
+    plain = philox.philox
+
+    def watched(counter, key):
+        words = torch.stack(torch.broadcast_tensors(*counter), -1).flatten(0, -2)
+        used.update(map(tuple, words.tolist()))
+        return plain(counter, key)
+
+    monkeypatch.setattr(philox, "philox", watched)
+    monkeypatch.setattr("nsm.sampling._BLOCK", {"cpu": 2, "cuda": 2})
+    predict(odd(), images(3), 5, seed=0, chunk_size=2)
+    assert max(used.values()) == 1
+    blocks = [math.ceil(n / 8) for n in (5 * 5 * 4, 6 * 3 * 2, 7 * 1 * 1, 9, 11)]
+    assert len(used) == 3 * 5 * sum(blocks)
+
+
+def test_a_parameter_that_is_not_a_number_is_not_hidden():
+    model: Any = odd()
+    with torch.no_grad():
+        model[2].weight[0, 0, 0, 0] = math.nan
+    assert predict(model, images(), 3, seed=0).probabilities.isnan().all()
+
+
+def test_wrong_shapes_have_the_layers_message():
+    with pytest.raises(ValueError, match=r"Expected input `z` to have shape \(..., 1, height, width\)"):
+        predict(odd(), torch.ones(2, 3, 10, 12), 2)
+    with pytest.raises(ValueError, match=r"Expected input `z` to give an output of beta_shape=\(3, 2\)"):
+        predict(odd(), torch.ones(2, 1, 20, 12), 2)
