@@ -281,7 +281,7 @@ def test_a_reader_that_goes_away():
     [
         ("nsm tr", "train"),
         ("nsm data sh", "show"),
-        ("nsm train mnist-c", "mnist-cnn"),
+        ("nsm train emnist-c", "emnist-cnn"),
         ("nsm train mnist-cnn --epochs 3 --bat", "--batch-size"),
         ("nsm evaluate runs/x --num", "--num-samples"),
         ("nsm data show mnist --cou", "--count"),

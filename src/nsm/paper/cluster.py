@@ -4,6 +4,7 @@
 machine, the folder of the runs must be one that all machines share; else it begins anew there.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,9 @@ def _task(run: str, seed: int, seeds: int, work: str, root: str | None, *after: 
 
 def _ray() -> Any:
     try:
-        import ray
+        return importlib.import_module("ray")
     except ImportError:
         raise ValueError(
             "Expected Ray to be installed for `ray=True` (pip install 'neural-sampling-machines[cluster]'), "
             "but got no such package"
         ) from None
-    return ray
