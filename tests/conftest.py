@@ -1,6 +1,18 @@
-"""Keeps the promise of tests/law.py: a bounded number of statistical comparisons in one run of the suite."""
+"""Keeps the promise of tests/law.py: a bounded number of statistical comparisons in one run of the suite.
+
+Without a GPU, Triton's kernels run in its interpreter, which must be asked for before Triton is first imported.
+"""
+
+import os
+from importlib.util import find_spec
+
+import torch
 
 import law
+
+if find_spec("triton") and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton  # noqa: F401
 
 MOST_COMPARISONS = 1000
 

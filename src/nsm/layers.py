@@ -108,7 +108,7 @@ class NSMLayer(Stochastic):
         """
         self._check_input(z)
         estimator = Deterministic() if self.deterministic else self.estimator
-        if _kernels_take(z) and xi is None and self._can_fire(estimator):
+        if xi is None and self._can_fire(z, estimator):
             return self._fire(z, generator)
         return functional.sample(
             z,
@@ -125,27 +125,31 @@ class NSMLayer(Stochastic):
             generator=generator,
         )
 
-    def _can_fire(self, estimator: Estimator) -> bool:
-        """Whether `_fire` is this layer's law: t a line in the product, and the noise not keyed by sample and input."""
+    def _can_fire(self, z: Tensor, estimator: Estimator) -> bool:
+        """Whether the kernels are this layer's law: t a line in the product, the noise not keyed by who draws it."""
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(self.weight.shape[1:]))
         return (
-            self.inputs == "binary"
+            _kernels_take(z)
+            and self.inputs == "binary"
             and estimator == Probability()
             and (self.site == "neuron" or draw == "moments")
             and philox.source is None
         )
 
-    def _fire(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        """`functional.sample`, in the kernels of `nsm.kernels.fire`."""
-        from nsm.kernels import fire  # here, since importing Triton takes a while
+    def _fire(self, z: Tensor, generator: torch.Generator | None, pooled: bool = False) -> Tensor:
+        """`functional.sample`, or its largest states in windows of 2×2, by the kernels of `nsm.kernels`."""
+        from nsm.kernels import fire, pool  # here, since importing Triton takes a while
 
         wiring, weight, noise = self.wiring, self.weight, self.noise
-        x = wiring.units_last(self._product(z, weight))  # (..., units)
+        x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
         line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         k, c = torch.broadcast_tensors(*map(wiring.units_last, line))
-        rows = x.reshape(-1, k.numel())
+        units = k.shape
+        k, c = k.flatten(), c.flatten()
+        rows = x.flatten(0, -4) if pooled else x.reshape(-1, len(k))
         if self.site == "synapse":
-            states = fire.fire(rows, k.flatten(), c.flatten(), fire.new_key(z.device, generator))
+            key = fire.new_key(z.device, generator)
+            states = pool.fire_pool(rows, k, c, key)[0] if pooled else fire.fire(rows, k, c, key)
         else:
             if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
                 noisy = fire.blank(z.detach(), noise.p, fire.new_key(z.device, generator))
@@ -153,11 +157,12 @@ class NSMLayer(Stochastic):
                 xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
                 noisy = ((xi - noise.mean) * z.detach()).to(z.dtype)
             y = wiring.units_last(self._product(noisy, weight.detach())).reshape(rows.shape)
-            alpha = math.sqrt(2 * noise.variance) * self.beta.detach()
+            slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
-            mean = (wiring.units_last(wiring.per_unit(v)).float().expand(k.shape).flatten() for v in (alpha, b))
-            states = fire.threshold(rows, y, *mean, k.flatten(), c.flatten())
-        return wiring.units_back(states.view(x.shape))
+            mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
+            parts = (rows, y, *mean, k, c)
+            states = pool.threshold_pool(*parts)[0] if pooled else fire.threshold(*parts)
+        return wiring.units_back(states if pooled else states.view(x.shape))
 
     def _product(self, z: Tensor, weight: Tensor) -> Tensor:
         """`Wiring.product`; for small patches as a matrix product, which is faster than their convolution."""
@@ -340,6 +345,18 @@ class NSMConv2d(NSMLayer):
         )
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
 
+    def can_pool(self, z: Tensor) -> bool:
+        """Whether `pooled` has a kernel for z: windows of 2×2 fill the output."""
+        size = self.wiring.output_size(z.shape[-2:], self.kernel_size)
+        hooked = self._forward_hooks or self._forward_pre_hooks
+        ready = z.dim() == 4 and not self.deterministic and not hooked and size[0] % 2 == size[1] % 2 == 0
+        return ready and self._can_fire(z, self.estimator)
+
+    def pooled(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The largest state in every window of 2×2, in law and gradient what ``max_pool2d`` makes of the states."""
+        self._check_input(z)
+        return self._fire(z, generator, pooled=True)
+
     def _geometry_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
         plain = Convolution()
@@ -367,6 +384,35 @@ class NSMConv2d(NSMLayer):
                 f"Expected input `z` to give an output of beta_shape={tuple(self.beta.shape[1:])}, "
                 f"but got {tuple(size)} from {tuple(z.shape)}"
             )
+
+
+class Sequential(nn.Sequential):
+    """``nn.Sequential``, with a convolution of units and the 2×2 max-pool after it in one step if a kernel has both."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layers, one after the other."""
+        layers = list(self)
+        at = 0
+        while at < len(layers):
+            layer, after = layers[at], layers[at + 1] if at + 1 < len(layers) else None
+            if isinstance(layer, NSMConv2d) and _halves(after) and layer.can_pool(input):
+                input, at = layer.pooled(input), at + 2
+            else:
+                input, at = layer(input), at + 1
+        return input
+
+
+def _halves(layer: nn.Module | None) -> bool:
+    """Whether this is the max-pool over windows of 2×2 that touch."""
+    if not isinstance(layer, nn.MaxPool2d) or layer.ceil_mode or layer.return_indices:
+        return False
+    sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    return [(size, size) if isinstance(size, int) else tuple(size) for size in sizes] == [
+        (2, 2),
+        (2, 2),
+        (0, 0),
+        (1, 1),
+    ]
 
 
 class Law(TypedDict, total=False):

@@ -24,7 +24,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from nsm.data.catalogue import find
 from nsm.estimators import Deterministic, StraightThrough, pass_gradient, sgn
-from nsm.layers import Binarize, Law, Sign, Stochastic, counterpart
+from nsm.layers import Binarize, Law, Sequential, Sign, Stochastic, counterpart
 from nsm.noise import Bernoulli, Gaussian, Noise, standard_normal, uniform
 from nsm.recipes import NOISY, Recipe
 
@@ -216,7 +216,7 @@ def build(recipe: Recipe) -> nn.Sequential:
         case "dvs-cnn":
             network = dvs_cnn(unit, in_channels=channels, classes=classes)
     first = {} if entry.binary else {"binarize": Binarize()}
-    return nn.Sequential(OrderedDict(**first, **dict(network.named_children())))
+    return Sequential(OrderedDict(**first, **dict(network.named_children())))
 
 
 def pi_mnist_mlp(unit: Unit = bnsm, *, bias: bool = True, in_features: int = 784, classes: int = 10) -> nn.Sequential:
@@ -232,7 +232,7 @@ def pi_mnist_mlp(unit: Unit = bnsm, *, bias: bool = True, in_features: int = 784
 
     Parameters: 420,010 (weights, biases and β). The StNN, ``pi_mnist_mlp(stnn, bias=False)``, has weights alone.
     """
-    return nn.Sequential(
+    return Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
             fc1=unit(nn.Linear(in_features, 300, bias)),
@@ -259,7 +259,7 @@ def mnist_cnn(unit: Unit = bnsm, *, in_channels: int = 1, size: int = 28, classe
     Parameters: 582,634 (weights, biases and β).
     """
     side = ((size - 4) // 2 - 4) // 2
-    return nn.Sequential(
+    return Sequential(
         OrderedDict(
             conv1=unit(nn.Conv2d(in_channels, 32, 5)),
             pool1=nn.MaxPool2d(2),
@@ -295,7 +295,7 @@ def cifar_cnn(unit: Unit = bnsm, *, classes: int = 10, batch_norm: bool = True) 
     Parameters: 1,491,850 (weights, biases, β and the batch norms').
     """
     norms = (nn.BatchNorm2d(96), nn.BatchNorm1d(192)) if batch_norm else (nn.Identity(), nn.Identity())
-    return nn.Sequential(
+    return Sequential(
         OrderedDict(
             conv0=nn.Conv2d(3, 96, 3, padding=1),
             norm0=norms[0],
@@ -326,7 +326,7 @@ def dvs_cnn(unit: Unit = bnsm, *, in_channels: int = 6, classes: int = 11) -> nn
 
     Parameters: 3,351,051 (weights, biases and β).
     """
-    return nn.Sequential(
+    return Sequential(
         OrderedDict(
             **_all_convolutional(unit, in_channels, [[96] * 3, [192] * 3, [256] * 3]),
             out=nn.Linear(256, classes),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nsm import stages
 from nsm.estimators import Concrete, Deterministic, Probability
-from nsm.layers import NSMLayer, Stochastic
+from nsm.layers import NSMLayer, Sequential, Stochastic
 from nsm.philox import Keyed, keyed
 from nsm.stages import Opening, Plain, Stage
 
@@ -312,7 +312,7 @@ def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
 
 def _steps(model: nn.Module) -> Iterator[nn.Module]:
     """The modules of a Sequential in order, however nested; any other module is one step."""
-    if type(model) is nn.Sequential:
+    if type(model) in (nn.Sequential, Sequential):
         for child in model:
             yield from _steps(child)
     else:

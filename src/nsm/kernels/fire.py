@@ -156,11 +156,12 @@ def new_key(device: torch.device, generator: torch.Generator | None = None) -> T
     return torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
 
 
-def _op(name: str, **more: Any) -> Any:
-    return torch.library.custom_op(f"nsm::{name}", mutates_args=(), **more)
+def operation(name: str) -> Any:
+    """Make a function that launches a kernel one of torch's operations, which compiled code calls as it is."""
+    return torch.library.custom_op(f"nsm::{name}", mutates_args=())
 
 
-@_op("fire")
+@operation("fire")
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
     """States (rows, units), of the type of ``x``, +1 with probability ½(1 + erf(k x + c)).
 
@@ -176,7 +177,7 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
     return z
 
 
-@_op("threshold")
+@operation("threshold")
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
     z, many = torch.empty_like(x), 1024
@@ -185,7 +186,7 @@ def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: T
     return z
 
 
-def _tiles(rows: int, units: int) -> tuple[int, int, int]:
+def tiles(rows: int, units: int) -> tuple[int, int, int]:
     """Rows and units of a tile, and the rows of a program: enough programs for a large card, and no more."""
     bu = min(128, 1 << (units - 1).bit_length())
     bm = 1024 // bu
@@ -193,18 +194,18 @@ def _tiles(rows: int, units: int) -> tuple[int, int, int]:
     return bm, bu, -(-rows // programs)
 
 
-@_op("fire_back")
+@operation("fire_back")
 def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """dx, and the parts whose sums over axis 1 are dk and dc, (2, parts, units)."""
     rows, units = x.shape
-    bm, bu, each = _tiles(rows, units)
+    bm, bu, each = tiles(rows, units)
     dx, parts = torch.empty_like(x), x.new_empty(2, -(-rows // each), units, dtype=torch.float32)
     grid = parts.shape[1], -(-units // bu)
     _back[grid](g.contiguous(), x, k, c, dx, parts, rows, units, each, bm, bu, num_warps=4)
     return dx, parts
 
 
-@_op("blank")
+@operation("blank")
 def blank(z: Tensor, p: float, key: Tensor) -> Tensor:
     """(ξ − p) z with ξ = 1 with probability ``p``, a multiple of 1/256, else 0."""
     out, size = torch.empty_like(z), z.numel()
@@ -222,7 +223,7 @@ threshold.register_fake(lambda x, y, alpha, bias, k, c: torch.empty_like(x))
 @fire_back.register_fake
 def _(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     rows, units = x.shape
-    return torch.empty_like(x), x.new_empty(2, -(-rows // _tiles(rows, units)[2]), units, dtype=torch.float32)
+    return torch.empty_like(x), x.new_empty(2, -(-rows // tiles(rows, units)[2]), units, dtype=torch.float32)
 
 
 blank.register_fake(lambda z, p, key: torch.empty_like(z))

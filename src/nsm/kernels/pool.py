@@ -1,0 +1,236 @@
+"""`nsm.kernels.fire` with the 2×2 max-pool after it: from the product of a window of four units to their largest state.
+
+The units of a window are x (rows, height, width, channels) at (0, 0), (0, 1), (1, 0) and (1, 1); a line k, c belongs to
+each channel, or to each position and channel. The largest of four states is that of the first unit that fires, and the
+gradient goes to that unit (to the first of all, if none fires), as through ``max_pool2d``.
+
+    fire_pool(x, k, c, key)            given x the units are independent: the first to fire is unit j with probability
+                                       P_j Π_{i<j} (1 − P_i), and one uniform number of 16 bits decides for all four
+    threshold_pool(x, y, α, b, k, c)   the first with α x + b + y ≥ 0
+
+Both return the states and, for the way back, which unit won.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nsm.kernels.fire import _SLOPE, _erf, operation, tiles
+
+
+@triton.jit
+def _corner(at, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr, PLACES: tl.constexpr):
+    """Of a window: where its first unit lies in x, and in k and c."""
+    channel = at % CH
+    column = (at // CH) % (W // 2)
+    row = (at // (CH * (W // 2))) % (H // 2)
+    image = at // (CH * (W // 2) * (H // 2))
+    inner = (2 * row * W + 2 * column) * CH + channel
+    return image * (H * W * CH) + inner, inner if PLACES else channel
+
+
+@triton.jit
+def _miss(X, K, C, x_at, k_at, inside):
+    """1 − P."""
+    x = tl.load(X + x_at, inside, 0).to(tl.float32)
+    return 0.5 - 0.5 * _erf(x * tl.load(K + k_at, inside, 0) + tl.load(C + k_at, inside, 0)) + (x - x)  # NaN stays
+
+
+@triton.jit
+def _fire_lane(X, K, C, Z, WON, word, at, inside, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+               PLACES: tl.constexpr):  # fmt: skip
+    x, k = _corner(at, H, W, CH, PLACES)
+    K1: tl.constexpr = CH if PLACES else 0
+    K2: tl.constexpr = W * CH if PLACES else 0
+    v = ((word.to(tl.int32, bitcast=True) >> 16).to(tl.float32) + 32768.5) * (1 / 65536)
+    none = _miss(X, K, C, x, k, inside)  # the probability that no unit so far fires
+    won = (none >= v).to(tl.int32)
+    none = none * _miss(X, K, C, x + CH, k + K1, inside)
+    won += (none >= v).to(tl.int32)
+    none = none * _miss(X, K, C, x + W * CH, k + K2, inside)
+    won += (none >= v).to(tl.int32)
+    none = none * _miss(X, K, C, x + (W + 1) * CH, k + K1 + K2, inside)
+    fires = none < v
+    state = tl.where(none == none, tl.where(fires, 1.0, -1.0), none)
+    tl.store(Z + at, state.to(Z.dtype.element_ty), inside)
+    tl.store(WON + at, tl.where(fires, won, 0).to(tl.uint8), inside)
+
+
+@triton.jit
+def _fire_pool(X, K, C, KEY, Z, WON, size, blocks, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+               PLACES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Lane ℓ of block i, of eight lanes of 16 bits, is window ℓ·blocks + i."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros_like(i)
+    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
+    within = i < blocks
+    _fire_lane(X, K, C, Z, WON, a << 16, i, within, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, a, i + blocks, within & (i + blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, b << 16, i + 2 * blocks, within & (i + 2 * blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, b, i + 3 * blocks, within & (i + 3 * blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, c << 16, i + 4 * blocks, within & (i + 4 * blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, c, i + 5 * blocks, within & (i + 5 * blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, d << 16, i + 6 * blocks, within & (i + 6 * blocks < size), H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, d, i + 7 * blocks, within & (i + 7 * blocks < size), H, W, CH, PLACES)
+
+
+@triton.jit
+def _drawn(X, Y, A, B, x_at, k_at, inside):
+    x, y = tl.load(X + x_at, inside, 0).to(tl.float32), tl.load(Y + x_at, inside, 0).to(tl.float32)
+    return x * tl.load(A + k_at, inside, 0) + tl.load(B + k_at, inside, 0) + y
+
+
+@triton.jit
+def _threshold_pool(X, Y, A, B, Z, WON, size, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+                    PLACES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    x, k = _corner(at, H, W, CH, PLACES)
+    K1: tl.constexpr = CH if PLACES else 0
+    K2: tl.constexpr = W * CH if PLACES else 0
+    u0, u1 = _drawn(X, Y, A, B, x, k, inside), _drawn(X, Y, A, B, x + CH, k + K1, inside)
+    u2 = _drawn(X, Y, A, B, x + W * CH, k + K2, inside)
+    u3 = _drawn(X, Y, A, B, x + (W + 1) * CH, k + K1 + K2, inside)
+    fires = (u0 >= 0) | (u1 >= 0) | (u2 >= 0) | (u3 >= 0)
+    won = tl.where(u0 >= 0, 0, tl.where(u1 >= 0, 1, tl.where(u2 >= 0, 2, 3)))
+    whole = u0 + u1 + u2 + u3 - (u0 + u1 + u2 + u3)  # 0, or NaN
+    state = tl.where(whole == whole, tl.where(fires, 1.0, -1.0), whole)
+    tl.store(Z + at, state.to(Z.dtype.element_ty), inside)
+    tl.store(WON + at, tl.where(fires, won, 0).to(tl.uint8), inside)
+
+
+@triton.jit
+def _back_unit(X, K, C, DX, g, won, j: tl.constexpr, x_at, k_at, both):
+    """The gradient of one unit of the windows: dx, written, and its shares of dk and dc."""
+    mine = both & (won == j)
+    x, k = tl.load(X + x_at, mine, 0).to(tl.float32), tl.load(K + k_at, mine, 0)
+    t = x * k + tl.load(C + k_at, mine, 0)
+    d = tl.where(mine, g * (_SLOPE * tl.exp(-t * t)), 0)
+    tl.store(DX + x_at, (d * k).to(DX.dtype.element_ty), both)
+    return d * x, d
+
+
+@triton.jit
+def _back_pool(G, WON, X, K, C, DX, PARTS, rows, units, each, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+               PLACES: tl.constexpr, BM: tl.constexpr, BU: tl.constexpr):  # fmt: skip
+    """A program takes ``each`` rows of BU units (of windows), and leaves its sums in PARTS (2, 4, programs, units)."""
+    u = tl.program_id(1) * BU + tl.arange(0, BU)
+    first = tl.program_id(0) * each
+    end = tl.minimum(first + each, rows)
+    K1: tl.constexpr = CH if PLACES else 0
+    K2: tl.constexpr = W * CH if PLACES else 0
+    dk0, dk1 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    dk2, dk3 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    dc0, dc1 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    dc2, dc3 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    for start in range(first, end, BM):
+        row = start + tl.arange(0, BM)
+        at = row[:, None] * units + u[None, :]
+        both = (row < end)[:, None] & (u < units)[None, :]
+        g, won = tl.load(G + at, both, 0).to(tl.float32), tl.load(WON + at, both, 0)
+        x, k = _corner(at, H, W, CH, PLACES)
+        a, b = _back_unit(X, K, C, DX, g, won, 0, x, k, both)
+        dk0, dc0 = dk0 + a, dc0 + b
+        a, b = _back_unit(X, K, C, DX, g, won, 1, x + CH, k + K1, both)
+        dk1, dc1 = dk1 + a, dc1 + b
+        a, b = _back_unit(X, K, C, DX, g, won, 2, x + W * CH, k + K2, both)
+        dk2, dc2 = dk2 + a, dc2 + b
+        a, b = _back_unit(X, K, C, DX, g, won, 3, x + (W + 1) * CH, k + K1 + K2, both)
+        dk3, dc3 = dk3 + a, dc3 + b
+    to = PARTS + tl.program_id(0) * units + u
+    step = tl.num_programs(0) * units
+    tl.store(to, tl.sum(dk0, 0), u < units)
+    tl.store(to + step, tl.sum(dk1, 0), u < units)
+    tl.store(to + 2 * step, tl.sum(dk2, 0), u < units)
+    tl.store(to + 3 * step, tl.sum(dk3, 0), u < units)
+    tl.store(to + 4 * step, tl.sum(dc0, 0), u < units)
+    tl.store(to + 5 * step, tl.sum(dc1, 0), u < units)
+    tl.store(to + 6 * step, tl.sum(dc2, 0), u < units)
+    tl.store(to + 7 * step, tl.sum(dc3, 0), u < units)
+
+
+def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
+    n, h, w, channels = x.shape
+    return x.new_empty(n, h // 2, w // 2, channels), x.new_empty(n, h // 2, w // 2, channels, dtype=torch.uint8)
+
+
+def _shape(x: Tensor, k: Tensor) -> tuple[int, int, int, bool]:
+    """Height, width, channels, and whether each position has a line of its own."""
+    return *x.shape[1:], k.numel() > x.shape[3]  # type: ignore[return-value]
+
+
+@operation("fire_pool")
+def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """States of the windows of x (rows, height, width, channels), contiguous, both sizes even; and who won."""
+    z, won = _outputs(x)
+    blocks, many = -(-z.numel() // 8), 128
+    _fire_pool[(-(-blocks // many),)](
+        x, k, c, key, z, won, z.numel(), blocks, *_shape(x, k), many, num_warps=4, enable_fp_fusion=False
+    )
+    return z, won
+
+
+@operation("threshold_pool")
+def threshold_pool(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
+    z, won = _outputs(x)
+    many = 512
+    _threshold_pool[(-(-z.numel() // many),)](
+        x, y, alpha, bias, z, won, z.numel(), *_shape(x, k), many, num_warps=4, enable_fp_fusion=False
+    )
+    return z, won
+
+
+@operation("pool_back")
+def pool_back(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """dx, and parts of dk and dc, (2, 4, parts, units): to be summed over axis 2 for each unit of a window."""
+    h, w, channels, places = _shape(x, k)
+    units = won.shape[1:].numel() if places else channels
+    rows = won.numel() // units
+    bm, bu, each = tiles(rows, units)
+    dx, parts = torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
+    grid = parts.shape[2], -(-units // bu)
+    _back_pool[grid](
+        g.contiguous(), won, x, k, c, dx, parts, rows, units, each, h, w, channels, places, bm, bu, num_warps=4
+    )
+    return dx, parts
+
+
+fire_pool.register_fake(lambda x, k, c, key: _outputs(x))
+threshold_pool.register_fake(lambda x, y, alpha, bias, k, c: _outputs(x))
+
+
+@pool_back.register_fake
+def _(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    units = won.shape[1:].numel() if _shape(x, k)[3] else x.shape[3]
+    rows = won.numel() // units
+    return torch.empty_like(x), x.new_empty(2, 4, -(-rows // tiles(rows, units)[2]), units, dtype=torch.float32)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1], inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # won, x, k, c
+    ctx.mark_non_differentiable(output[1])
+
+
+def _fire_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    won, x, k, c = ctx.saved_tensors
+    dx, parts = pool_back(g.contiguous(), won, x, k, c)
+    sums = parts.sum(2)  # (2, 4, units)
+    h, w, channels, places = _shape(x, k)
+    # unit j of the window at (row, column) stands at (2 row + j // 2, 2 column + j % 2)
+    dk, dc = (
+        sums.view(2, 2, 2, h // 2, w // 2, channels).permute(0, 3, 1, 4, 2, 5).flatten(1) if places else sums.sum(1)
+    )
+    return dx, dk, dc, None
+
+
+def _threshold_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dk, dc, _ = _fire_backward(ctx, g, _)
+    return dx, None, None, None, dk, dc
+
+
+fire_pool.register_autograd(_fire_backward, setup_context=_keep)
+threshold_pool.register_autograd(_threshold_backward, setup_context=_keep)

@@ -1,0 +1,308 @@
+"""The kernels of a training step: the same bits as their twins in torch, the same gradients, every element written."""
+
+import math
+from unittest import mock
+
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import nsm
+from law import check_rate
+from nsm import functional, layers, philox
+from nsm.estimators import sgn
+from nsm.networks import UNITS, mnist_cnn
+
+pytest.importorskip("triton")
+from nsm.kernels import fire, pool
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (257, 300)]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def lanes(key, count, bits):
+    """The random integers of one call: Philox in torch, cut as the kernels cut it."""
+    per = 128 // bits
+    blocks = -(-count // per)
+    zero = torch.zeros(blocks, dtype=torch.int64)
+    words = philox.philox(
+        (torch.arange(blocks), zero, zero, zero), (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF)
+    )
+    half = 1 << (bits - 1)
+    parts = [((word >> shift & (2 * half - 1)) ^ half) - half for word in words for shift in range(0, 32, bits)]
+    return torch.cat(parts)[:count]
+
+
+def problem(rows, units, dtype, device, seed=0):
+    """x, k, c and a key, with units that are certain and one that does not exist."""
+    generator = torch.Generator().manual_seed(seed)
+    x = (2 * torch.randn(rows, units, generator=generator)).to(dtype)
+    k, c = torch.randn(units, generator=generator), torch.randn(units, generator=generator)
+    if units > 3:
+        k[1], c[1], k[2], c[2] = 0, math.inf, 0, -math.inf
+        x[0, 3] = math.nan
+    key = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)
+    return x.to(device), k.to(device), c.to(device), key.to(device)
+
+
+def twin_fire(x, k, c, key):
+    e = functional.erf(x.float().cpu() * k.cpu() + c.cpu())
+    states = sgn(2**15 * e - (lanes(key, x.numel(), 16).view(x.shape) + 0.5))
+    return torch.where(x.cpu().isnan(), x.float().cpu(), states).to(x.dtype)
+
+
+def equal(one, other):
+    return torch.equal(one.cpu().float().nan_to_num(7), other.cpu().float().nan_to_num(7))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fire_is_its_twin_bit_for_bit(shape, dtype, device):
+    x, k, c, key = problem(*shape, dtype, device)
+    with mock.patch.object(torch, "empty_like", lambda like: torch.full_like(like, math.nan)):
+        states = fire.fire(x, k, c, key)
+    assert states.dtype == dtype
+    assert equal(states, twin_fire(x, k, c, key))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_threshold_is_its_twin_bit_for_bit(shape, dtype, device):
+    x, k, c, _ = problem(*shape, dtype, device)
+    y, alpha, b, _ = problem(*shape, dtype, device, seed=1)
+    b = b.nan_to_num(posinf=1, neginf=-1)
+    twin = sgn(x.float() * alpha + b + y.float()).to(dtype)
+    with mock.patch.object(torch, "empty_like", lambda like: torch.full_like(like, math.nan)):
+        assert equal(fire.threshold(x, y, alpha, b, k, c), twin)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("p", [0.25, 0.5, 3 / 256])
+@pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 4, 5, 6), (1000,)])
+def test_blank_is_its_twin_bit_for_bit(shape, p, device):
+    key = torch.tensor([-12345678901234567], device=device)
+    for z in (torch.ones(shape, device=device), torch.ones(1, device=device).expand(shape)):
+        kept = lanes(key, z.numel(), 8).view(shape) < round(256 * p) - 128
+        assert equal(fire.blank(z, p, key), (kept.float() - p))
+    if len(shape) == 4:  # in the order of memory
+        z = torch.ones(shape, device=device).to(memory_format=torch.channels_last)
+        kept = (lanes(key, z.numel(), 8) < round(256 * p) - 128).view(3, 5, 6, 4).movedim(-1, 1)
+        assert equal(fire.blank(z, p, key), kept.float() - p)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_gradients_are_those_of_erf(shape, drawn, device):
+    x, k, c, key = problem(*shape, torch.float32, device)
+    x = x.nan_to_num(1.0)
+    g = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(device)
+    wide = [v.double().requires_grad_() for v in (x, k, c)]
+    (torch.erf(wide[0] * wide[1] + wide[2]) * g).sum().backward()
+    leaves = [v.clone().requires_grad_() for v in (x, k, c)]
+    states = fire.threshold(leaves[0], x, k, k, *leaves[1:]) if drawn else fire.fire(*leaves, key)
+    (states * g).sum().backward()
+    for leaf, truth in zip(leaves, wide, strict=True):
+        assert leaf.grad is not None
+        assert truth.grad is not None
+        torch.testing.assert_close(leaf.grad.double(), truth.grad.nan_to_num(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_half_precision_is_that_of_the_tensors_alone(device):
+    x, k, c, _ = problem(64, 40, torch.bfloat16, device)
+    x, g = x.nan_to_num(1.0), torch.randn(64, 40, generator=torch.Generator().manual_seed(2)).bfloat16().to(device)
+    dx, parts = fire.fire_back(g, x, k, c)
+    d = g.double() * (2 / math.sqrt(math.pi)) * torch.exp(-((x.double() * k + c) ** 2))
+    torch.testing.assert_close(dx.double(), d * k, rtol=8e-3, atol=1e-6)  # the interpreter rounds towards 0
+    torch.testing.assert_close(parts.sum(1).double(), torch.stack([(d * x).sum(0), d.sum(0)]), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------- with the pool
+
+
+WINDOWS = [(1, 2, 2, 1), (2, 4, 6, 5), (3, 8, 4, 33)]
+
+
+def window_problem(shape, places, dtype, device):
+    x, k, c, key = problem(shape[0], math.prod(shape[1:]), dtype, device)
+    units = math.prod(shape[1:]) if places else shape[3]
+    return x.nan_to_num(1.0).view(shape), k[:units].clone(), c[:units].clone(), key
+
+
+def four(x):
+    """(rows, H, W, C) → (rows, H/2, W/2, C, 4): the units of every window."""
+    n, h, w, ch = x.shape
+    return x.view(n, h // 2, 2, w // 2, 2, ch).permute(0, 1, 3, 5, 2, 4).flatten(-2)
+
+
+def line_of(x, v):
+    return v.view(x.shape[1:]) if v.numel() > x.shape[3] else v.expand(x.shape[1:])
+
+
+def first(fires):
+    """The first unit of each window that fires, or the first of all."""
+    return torch.where(fires.any(-1), fires.int().argmax(-1), 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("shape", WINDOWS)
+def test_fire_pool_is_its_twin_bit_for_bit(shape, places, dtype, device):
+    x, k, c, key = window_problem(shape, places, dtype, device)
+    states, won = pool.fire_pool(x, k, c, key)
+    miss = four(0.5 - 0.5 * functional.erf(x.float() * line_of(x, k) + line_of(x, c))).cpu()
+    v = (lanes(key, states.numel(), 16).view(states.shape) + 32768.5) / 65536
+    none = torch.stack([miss[..., : j + 1].cumprod(-1)[..., -1] for j in range(4)], -1)
+    fires = none < v[..., None]
+    assert equal(states, fires[..., 3].float() * 2 - 1)
+    assert equal(won, first(fires))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("shape", WINDOWS)
+def test_threshold_pool_is_the_max_pool_of_the_threshold(shape, places, device):
+    x, k, c, _ = window_problem(shape, places, torch.float32, device)
+    y = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
+    b = c.nan_to_num(posinf=1, neginf=-1)
+    states, won = pool.threshold_pool(x, y, k, b, k, c)
+    u = four(x * line_of(x, k) + line_of(x, b) + y)
+    assert equal(states, sgn(u).amax(-1))
+    assert equal(won, first(u >= 0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("shape", WINDOWS)
+def test_gradients_go_to_the_unit_that_won(shape, places, device):
+    x, k, c, key = window_problem(shape, places, torch.float32, device)
+    leaves = [v.clone().requires_grad_() for v in (x, k, c)]
+    states, won = pool.fire_pool(*leaves, key)
+    g = torch.randn(states.shape, generator=torch.Generator().manual_seed(2)).to(device)
+    (states * g).sum().backward()
+    wide = [v.double().requires_grad_() for v in (x, k, c)]
+    e = torch.erf(wide[0] * line_of(x, wide[1]) + line_of(x, wide[2]))
+    (four(e).gather(-1, won.long()[..., None])[..., 0] * g).sum().backward()
+    for leaf, truth in zip(leaves, wide, strict=True):
+        assert leaf.grad is not None
+        assert truth.grad is not None
+        torch.testing.assert_close(leaf.grad.double(), truth.grad.nan_to_num(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_first_to_fire_has_its_probability(device):
+    """One number for four units: each is the first to fire as often as if it had a number of its own."""
+    n = 40_000 if device == "cpu" else 100_000_000
+    chance = torch.tensor([0.1, 0.3, 0.2, 0.6], dtype=torch.float64)
+    t = torch.from_numpy(scipy.stats.norm.ppf(chance.numpy()) / math.sqrt(2)).float()
+    x = t.view(1, 2, 2, 1).expand(n, 2, 2, 1).contiguous().to(device)
+    one, zero = torch.ones(1, device=device), torch.zeros(1, device=device)
+    states, won = pool.fire_pool(x, one, zero, torch.tensor([2**40 + 17], device=device))
+    for j in range(4):
+        truth = float(chance[j] * (1 - chance[:j]).prod())
+        check_rate(int(((won == j) & (states == 1)).sum()), n, truth)
+    check_rate(int((states == 1).sum()), n, float(1 - (1 - chance).prod()))
+
+
+# ------------------------------------------------------------------------- in layers
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """Let layers use the kernels wherever the interpreter or the compiler can run them."""
+    monkeypatch.setattr(layers, "_kernels_take", lambda z: z.dtype != torch.float64 and z.numel() > 0)
+
+
+LAYERS = [
+    lambda **law: nsm.NSMLinear(70, 9, **law),
+    lambda **law: nsm.NSMConv2d(1, 6, 5, **law),
+    lambda **law: nsm.NSMConv2d(3, 6, 3, padding=1, bias=False, **law),
+    lambda **law: nsm.NSMConv2d(3, 6, 3, beta_shape=(6, 6), **law),
+]
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}, {"noise": nsm.Gaussian()}])
+@pytest.mark.parametrize("make", LAYERS)
+def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, device):
+    torch.manual_seed(0)
+    layer = make(**law).to(device)
+    n = 4000
+    shape = (70,) if isinstance(layer, nsm.NSMLinear) else (layer.in_channels, 8, 8)
+    z = torch.randn(shape).sign().to(device)
+    states = layer(z.expand(n, *shape))
+    p = layer.firing_probability(z).detach()
+    exact = isinstance(layer.noise, nsm.Gaussian) or layer.site == "synapse"
+    if exact:
+        units = torch.randperm(p.numel(), generator=torch.Generator().manual_seed(0))[:3]
+        for unit in units.tolist():
+            check_rate(int((states.flatten(1)[:, unit] == 1).sum()), n, p.flatten()[unit].item())
+    z = torch.randn(5, *shape).sign().to(device).requires_grad_()
+    g = torch.randn(layer(z).shape, generator=torch.Generator().manual_seed(1)).to(device)
+    found = torch.autograd.grad((layer(z) * g).sum(), [z, *layer.parameters()])
+    truth = torch.autograd.grad((torch.erf(layer.erf_argument(z)) * g).sum(), [z, *layer.parameters()])
+    for one, other in zip(found, truth, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("unit", ["bNSM", "gNSM"])
+def test_a_network_pools_in_the_kernel_and_learns(unit, device):
+    torch.manual_seed(0)
+    network = mnist_cnn(UNITS[unit], classes=3).to(device)
+    x, y = torch.randn(6, 1, 28, 28).sign().to(device), torch.tensor([0, 1, 2, 0, 1, 2], device=device)
+    with mock.patch.object(nn.MaxPool2d, "forward", side_effect=AssertionError):
+        F.cross_entropy(network(x), y).backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_key_is_used_twice_in_calls_layers_and_replays(compiled):
+    """Keys are 64 bits from torch's generator: those of all layers, in every call and replay, differ."""
+    torch.manual_seed(0)
+    network = mnist_cnn(UNITS["bNSM"]).cuda()
+    keys, new_key = [], fire.new_key
+
+    def noted(device, generator=None):
+        key = new_key(device, generator)
+        keys.append(key)
+        return key
+
+    x = torch.randn(10, 1, 28, 28, device="cuda").sign()
+    with mock.patch.object(fire, "new_key", noted), torch.no_grad():
+        network(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            network(x)
+        captured = keys[3:]
+        seen = [int(key) for key in keys[:3]]
+        for _ in range(50):
+            graph.replay()
+            seen += [int(key) for key in captured]
+    assert len(seen) == 153
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.gpu
+def test_the_law_at_a_hundred_million_draws():
+    x = torch.linspace(-2, 2, 10, device="cuda").expand(10_000_000, 10).contiguous()
+    one, zero = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
+    states = fire.fire(x, one, zero, fire.new_key(x.device))
+    for unit, t in enumerate(x[0].double().tolist()):
+        check_rate(
+            int((states[:, unit] == 1).sum()),
+            len(x),
+            0.5 * math.erfc(-t),
+        )
+    kept = fire.blank(torch.ones(100_000_000, device="cuda"), 0.25, fire.new_key(x.device)) > 0
+    check_rate(int(kept.sum()), kept.numel(), 0.25)
