@@ -9,7 +9,7 @@ Products are (rows, height, width, units). Noise is that of `nsm.philox.Keyed`: 
 `nsm.functional`, one by one and never fused, so that results are equal bit for bit.
 """
 
-# pyright: reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
 
 from dataclasses import dataclass
 
