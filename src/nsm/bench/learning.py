@@ -49,7 +49,7 @@ class Learner:
             with self.state.fabric.autocast():
                 expected = self._chances(network, passes)
             if recipe.unit == "dCNN":
-                checks.close(found, expected, 5e-2, "probabilities")  # both in bf16
+                checks.close(found, expected, 1e-2, "probabilities", mean=True)  # bf16 turns a few signs of RGB over
             else:
                 checks.same_chance(found, expected, (passes, passes), self.labels)
         if recipe.unit != "dCNN":
