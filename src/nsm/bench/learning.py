@@ -18,7 +18,7 @@ from nsm.networks import build
 from nsm.processes import processes
 from nsm.recipes import CIFAR10_CNN, MNIST_CNN, Recipe
 from nsm.sampling import predict
-from nsm.steps import GraphedStep, Step
+from nsm.steps import Step
 from nsm.training import _State, fit, set_rates
 
 WARM_STEPS = 40
@@ -72,14 +72,8 @@ def learner(recipe: Recipe, dataset: Dataset, channels_last: bool = False) -> It
         state.begin(None)
         set_rates(state.optimizer, recipe, 0)
         order = torch.arange(len(dataset))[None]
-        made: Any = state
-        if hasattr(made, "stepper"):
-            step, batch = made.stepper(), next(batches.epoch(0, order, 0))  # type: ignore[call-arg]
-        else:
-            runs, optimizer = made.ready()
-            step = (GraphedStep if recipe.cuda_graph else Step)(runs, optimizer, fabric)
-            batch = next(batches.epoch(0, order, 0, state.augment))
-        yield Learner(state, step, batch, *batches.dataset.batch(slice(recipe.batch_size)))
+        batch = next(batches.epoch(0, order, 0))
+        yield Learner(state, state.stepper(), batch, *batches.dataset.batch(slice(recipe.batch_size)))
 
 
 def recipe_for(network: str, device: str, side: str, compile: bool) -> Recipe:
