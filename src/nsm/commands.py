@@ -485,6 +485,32 @@ def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = 
     print(script(COMMANDS, shell))
 
 
+def report(
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
+    results: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("results"),
+    json: bool = False,
+) -> None:
+    """Make one page of everything that was measured: tables beside the paper's, figures, settings.
+
+    Example: nsm report --out report.html
+
+    Args:
+        out: The HTML file, which needs no other.
+        results: Folder of the results.
+        json: Print the rows and the claims as JSON instead of a sentence.
+    """
+    if not results.is_dir():
+        raise UsageError(f"Expected --results to be a folder of results, but got {results}")
+    from nsm.paper import report as paper_report
+
+    findings = paper_report.write(out, results)
+    if json:
+        _print_json({"file": str(out), **paper_report.summary(findings)})
+        return
+    run = sum(row["mean"] is not None for row in findings.rows)
+    print(f"{out}: {run} of {len(findings.rows)} rows were run, {len(findings.records)} other records")
+
+
 COMMANDS: dict[str, Any] = {
     "train": {name: _trainer(name) for name in RECIPES},
     "resume": resume,
@@ -494,6 +520,7 @@ COMMANDS: dict[str, Any] = {
     "bench": bench,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
     "reproduce": reproduce,
+    "report": report,
     "completion": completion,
 }
 ABOUT = {
