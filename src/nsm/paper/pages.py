@@ -39,7 +39,8 @@ def claims_page(findings: Findings, results: Path = RESULTS) -> str:
             f"Rule: {claim.rule}. Record: {sources}.",
             "",
         ]
-    lines += ["## Every row", "", legend(), "", *table(findings.rows), ""]
+    run = any(row["mean"] is not None for row in findings.rows)
+    lines += ["## Every row", "", *([legend(), "", *table(findings.rows)] if run else ["No row has been run yet."]), ""]
     return "\n".join(lines)
 
 
@@ -76,11 +77,19 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
     waiting = sum(row["paper"] is not None and row["mean"] is None for row in findings.rows)
     lines = [BEGIN, ""]
     if shown:
-        lines += [f"Test errors in percent, ± one standard error over n seeds; {legend()}", "", *table(shown), ""]
-    lines += [
-        f"{len(shown)} rows of the paper were run, {waiting} were not; [docs/paper.md](docs/paper.md) says why.",
-        "",
-    ]
+        counted = (
+            f"{len(shown)} rows of the paper were run, {waiting} were not; [docs/paper.md](docs/paper.md) says why."
+        )
+        lines += [
+            f"Test errors in percent, ± one standard error over n seeds; {legend()}",
+            "",
+            *table(shown),
+            "",
+            counted,
+        ]
+    else:
+        lines.append("No row of the paper has been run yet.")
+    lines.append("")
     figure = results / "figures" / "figure-percentiles.png"
     if "percentiles" in findings.records and figure.exists():
         text = "Percentiles of the input to the last hidden layer while learning, NSM against StNN"
