@@ -24,7 +24,7 @@ def judge(title, rows=(), **records):
 
 def test_nothing_is_measured_without_results(tmp_path):
     found = verdicts(gather(tmp_path))
-    assert len(found) == 12
+    assert len(found) == 13
     assert {claim.verdict for claim in found} == {OPEN}
     assert all(claim.paper and claim.rule for claim in found)
 

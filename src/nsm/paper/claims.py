@@ -309,6 +309,19 @@ def _site(findings: Findings) -> _Judged | None:
 
 
 @_claim(
+    "multiplicative noise does what additive noise does not",
+    "confirmed if the NSM's error is below that of the network with additive noise by more than two standard errors",
+    "paper.json",
+)
+def _additive(findings: Findings) -> _Judged | None:
+    """Additive noise does not endow the network with any properties beyond its activation function."""
+    nsm, other = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "additive noise"))
+    if not (nsm and other):
+        return None
+    return _Judged([_lower(nsm, other)], f"NSM {_words(nsm)}, additive noise {_words(other)}", _quick(nsm, other))
+
+
+@_claim(
     "almost exclusively additions and comparisons",
     "confirmed if in every network of the paper with blank-out noise fewer than one operation in a hundred is a "
     "multiplication",
