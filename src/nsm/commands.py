@@ -378,7 +378,7 @@ def reproduce(
         tyro.conf.Positional,
     ],
     quick: bool = False,
-    seeds: int = 5,
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     processes: int = 1,
     ray: bool = False,
     root: Folder = None,
@@ -395,7 +395,7 @@ def reproduce(
     Args:
         what: Which table or figure, or all.
         quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
-        seeds: Networks for each row.
+        seeds: Networks for each row. Default: 5, of a small version 2.
         processes: How many parts to train at the same time on this machine.
         ray: Spread the work over a Ray cluster; RAY_ADDRESS names it.
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
@@ -403,6 +403,7 @@ def reproduce(
         results: Folder of the results.
         json: Print JSON instead of a table.
     """
+    seeds = (2 if quick else 5) if seeds is None else seeds
     for option, value in (("--seeds", seeds), ("--processes", processes)):
         if value < 1:
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
