@@ -307,7 +307,26 @@ def test_the_masked_product_follows_its_law():
     torch.manual_seed(0)
     z, w = torch.randn(400, 64).sign(), torch.randn(32, 64)
     variance = (0.25 * 0.75 * w.square().sum(1)).expand(400, 32)
-    checks.same_moments(blankout.masked_product(z, w, 0.25), 0.25 * z @ w.T, variance, "sums")
+    for draw in (blankout.masked_product, blankout.masked_sum):
+        checks.same_moments(draw(z, w, 0.25), 0.25 * z @ w.T, variance, "sums")
+
+
+def test_the_kernel_is_raced_and_its_share_told(monkeypatch):
+    class Module:
+        blankout_linear = staticmethod(lambda z, weight, p, key, offset: blankout.masked_product(z, weight, p))
+        XI_PER_BLOCK = 128
+
+    torch.manual_seed(0)
+    monkeypatch.setattr(blankout, "import_module", lambda name: Module)
+    monkeypatch.setattr(blankout, "integer_rate", lambda device: 1e9)
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    found, share = blankout.blankout_race("cpu", 1, sizes=(64, 32, 400))
+    assert set(found.best) == {"kernel", "masked product", "compiled"}
+    assert share["operations_per_xi"] == 100 / 128 + 2
+    assert share["share_of_integer_limit"] == pytest.approx(share["xi_per_second"] * share["operations_per_xi"] / 1e9)
+    Module.blankout_linear = staticmethod(lambda z, weight, p, key, offset: 1.01 * p * z @ weight.T)
+    with pytest.raises(Wrong, match="kernel: Expected the variance"):
+        blankout.blankout_race("cpu", 1, sizes=(64, 32, 400))
 
 
 def test_probes(monkeypatch):

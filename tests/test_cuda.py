@@ -1,13 +1,16 @@
 """The law on a CUDA device, eager and compiled; run with `make test-gpu`."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import law
 from law import SITES, Case, check_layer, layer_of
 from noise_repeats import SHAPES, check_no_repeats
-from nsm.networks import mnist_cnn
+from nsm.networks import bnsm, mnist_cnn
 from nsm.noise import Bernoulli, Gaussian
+from nsm.sampling import predict
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,3 +61,16 @@ def test_a_network_trains_in_a_compiled_step():
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-10:]) / 10 < 0.1
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_predictions_are_the_same_with_kernels_and_without(bf16, monkeypatch):
+    torch.manual_seed(0)
+    model = mnist_cnn(partial(bnsm, site="synapse", draw="moments")).cuda()
+    x = torch.randn(50, 1, 28, 28).sign()
+    with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        found = predict(model, x, 20, seed=0, keep_samples=True)
+        monkeypatch.setattr("nsm.stages._toss_kernels", lambda: None)
+        assert torch.equal(found.votes, predict(model, x, 20, seed=0).votes)
+        assert found.samples is not None
+        torch.testing.assert_close(found.samples, predict(model, x, 20, seed=0, keep_samples=True).samples)

@@ -378,7 +378,7 @@ def reproduce(
         tyro.conf.Positional,
     ],
     quick: bool = False,
-    seeds: int = 5,
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     processes: int = 1,
     ray: bool = False,
     root: Folder = None,
@@ -395,7 +395,7 @@ def reproduce(
     Args:
         what: Which table or figure, or all.
         quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
-        seeds: Networks for each row.
+        seeds: Networks for each row. Default: 5, of a small version 2.
         processes: How many parts to train at the same time on this machine.
         ray: Spread the work over a Ray cluster; RAY_ADDRESS names it.
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
@@ -403,6 +403,7 @@ def reproduce(
         results: Folder of the results.
         json: Print JSON instead of a table.
     """
+    seeds = (2 if quick else 5) if seeds is None else seeds
     for option, value in (("--seeds", seeds), ("--processes", processes)):
         if value < 1:
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
@@ -485,6 +486,32 @@ def completion(shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional] = 
     print(script(COMMANDS, shell))
 
 
+def report(
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
+    results: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("results"),
+    json: bool = False,
+) -> None:
+    """Make one page of everything that was measured: tables beside the paper's, figures, settings.
+
+    Example: nsm report --out report.html
+
+    Args:
+        out: The HTML file, which needs no other.
+        results: Folder of the results.
+        json: Print the rows and the claims as JSON instead of a sentence.
+    """
+    if not results.is_dir():
+        raise UsageError(f"Expected --results to be a folder of results, but got {results}")
+    from nsm.paper import report as paper_report
+
+    findings = paper_report.write(out, results)
+    if json:
+        _print_json({"file": str(out), **paper_report.summary(findings)})
+        return
+    run = sum(row["mean"] is not None for row in findings.rows)
+    print(f"{out}: {run} of {len(findings.rows)} rows were run, {len(findings.records)} other records")
+
+
 COMMANDS: dict[str, Any] = {
     "train": {name: _trainer(name) for name in RECIPES},
     "resume": resume,
@@ -494,6 +521,7 @@ COMMANDS: dict[str, Any] = {
     "bench": bench,
     "data": {"list": data_list, "get": data_get, "check": data_check, "show": data_show},
     "reproduce": reproduce,
+    "report": report,
     "completion": completion,
 }
 ABOUT = {

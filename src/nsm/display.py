@@ -95,6 +95,7 @@ def save_figure(figure: Any, path: str | Path) -> list[Path]:
         target = Path(path).with_suffix(suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
-        figure.savefig(temporary, format=suffix[1:], dpi=150)
+        undated = {"Date": None} if suffix == ".svg" else None  # else the same figure is another file every time
+        figure.savefig(temporary, format=suffix[1:], dpi=150, metadata=undated)
         written.append(temporary.replace(target))
     return written

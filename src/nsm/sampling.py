@@ -243,7 +243,7 @@ def _passes(
         samples = torch.arange(begin, min(begin + chunk_size, num_samples), device=z.device)
         parts = []
         for some, its in pieces:
-            rows = samples.repeat_interleave(len(some)), (offset + some).repeat(len(samples))
+            rows = samples[:, None].expand(-1, len(some)).flatten(), (offset + some).repeat(len(samples))
             with keyed(Keyed(seed, *rows)):
                 states = first.draw(its, len(samples))
                 parts.append(_softmax(_run(after, states)).unflatten(0, (len(samples), len(some))))
@@ -279,7 +279,8 @@ class _Tally:
     def add(self, rows: Tensor, p: Tensor, counted: Tensor) -> None:
         """Add the samples that count, p (S, inputs, C), to the inputs of these numbers."""
         self.total[rows] += (p * counted[..., None]).sum(0, dtype=torch.float64)
-        self.votes[rows] += (nn.functional.one_hot(p.argmax(-1), p.shape[-1]) * counted[..., None]).sum(0)
+        first = torch.zeros_like(p).scatter_(-1, p.argmax(-1, keepdim=True), counted[..., None].to(p.dtype))
+        self.votes[rows] += first.sum(0).long()
         self.entropy[rows] += (torch.special.entr(p).sum(-1) * counted).sum(0, dtype=torch.float64)
         self.used[rows] += counted.sum(0)
 

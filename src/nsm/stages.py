@@ -13,6 +13,7 @@ of channels-last convolutions come and as their noise is numbered.
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -110,20 +111,34 @@ class Stage:
 
     def __call__(self, z: Tensor) -> Tensor:
         """States −1 or +1, in the shape of the last module of the stage."""
-        return self._toss(self.chance(z), functional.product_dtype(z))
+        dtype, source = functional.product_dtype(z), philox.source
+        if source is not None and (kernel := self._kernel(z)):
+            states = kernel.fire(*self._picture(z), self.pool, _counters(kernel, source), dtype)
+        else:
+            states = sgn(functional.toss(self.chance(z))).to(dtype)
+        return self._shaped(states)
 
-    def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
+    def share(self, z: Tensor) -> tuple[Tensor, torch.dtype, Any]:
         """What all samples have in common, if this is the first stage: 2P − 1."""
-        return self.chance(z), functional.product_dtype(z)
+        kernel = self._kernel(z)
+        e = kernel.chances(*self._picture(z), self.pool) if kernel else self.chance(z)
+        if kernel and bool(e.isnan().any()):  # which a threshold cannot tell
+            kernel = None
+        return e, functional.product_dtype(z), kernel
 
-    def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[Tensor, torch.dtype]:
+    def take(self, shared: tuple[Tensor, torch.dtype, Any], some: Tensor) -> tuple[Tensor, torch.dtype, Any]:
         """The part of it that belongs to some inputs."""
-        return shared[0][some], shared[1]
+        e, dtype, kernel = shared
+        return e[some], dtype, kernel
 
-    def draw(self, shared: tuple[Tensor, torch.dtype], samples: int) -> Tensor:
+    def draw(self, shared: tuple[Tensor, torch.dtype, Any], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
-        e, dtype = shared
-        return self._toss(e.expand(samples, *e.shape), dtype).flatten(0, 1)
+        e, dtype, kernel = shared
+        if kernel and philox.source is not None:
+            states = kernel.draw(e, samples, _counters(kernel, philox.source), dtype)
+        else:
+            states = sgn(functional.toss(e.expand(samples, *e.shape))).to(dtype)
+        return self._shaped(states.flatten(0, 1))
 
     def chance(self, z: Tensor) -> Tensor:
         """2P − 1 of every unit behind the pool, (rows, height, width, units); (rows, ..., units) of a dense layer."""
@@ -165,12 +180,50 @@ class Stage:
             weight = weight.contiguous(memory_format=torch.channels_last)
         elif self.flatten and z.dim() == 4:  # the states come with the channels last
             weight = weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1)
-        self.slope, self.offset, self.weight, self._made_for = k, c.expand(k.shape).contiguous(), weight, key
+        self.slope, self.offset, self.weight = k.contiguous(), c.expand(k.shape).contiguous(), weight
+        self._made_for = key
 
-    def _toss(self, e: Tensor, dtype: torch.dtype) -> Tensor:
-        """States of units with 2P − 1 = e, with the axes as modules have them."""
-        states = sgn(functional.toss(e)).to(dtype)
-        return states if isinstance(self.layer.wiring, Dense) else states.movedim(-1, -3)
+    def _kernel(self, z: Tensor) -> Any:
+        """`nsm.kernels.toss` where it can do this stage, else None."""
+        dense = isinstance(self.layer.wiring, Dense)
+        fit = z.dim() == 2 or (z.dim() == 4 and (self.flatten or not dense))
+        if not (z.is_cuda and fit and self.layer.inputs == "binary" and functional.product_dtype(z) in _DIGITS):
+            return None
+        return _toss_kernels()
+
+    def _picture(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The product as (rows, height, width, units), slope and offset."""
+        x = self.product(z)
+        x = x[:, None, None] if isinstance(self.layer.wiring, Dense) else x
+        return x.contiguous(), self.slope, self.offset
+
+    def _shaped(self, states: Tensor) -> Tensor:
+        """The axes as modules have them."""
+        if isinstance(self.layer.wiring, Dense):
+            return states.flatten(1) if states.dim() == 4 and states.shape[1:3] == (1, 1) else states
+        return states.movedim(-1, -3)
+
+
+@cache
+def _toss_kernels() -> Any:
+    """The Triton kernels, if there is a Triton."""
+    try:
+        from nsm.kernels import toss
+    except ImportError:
+        return None
+    return toss
+
+
+@lru_cache(4)
+def _key(key: tuple[int, int], device: torch.device) -> Tensor:
+    low, high = key
+    return torch.tensor([low, high], dtype=torch.int64).to(torch.int32).view(torch.int64).to(device)
+
+
+def _counters(kernel: Any, source: philox.Keyed) -> Any:
+    """The counters of the next draw."""
+    inputs, samples = (v.to(torch.int32) for v in (source.inputs, source.samples))
+    return kernel.Rows(inputs, samples, _key(source.key, inputs.device), source.next())
 
 
 def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:

@@ -223,6 +223,17 @@ def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
 
 
 @needs_library
+def test_a_folder_of_somebody_else_is_not_trusted(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(bits.os, "getuid", lambda: 12345)
+    bits.library.cache_clear()
+    try:
+        assert bits.library(functional.ERF, functional.ERF_REACH) is None
+    finally:
+        bits.library.cache_clear()
+
+
+@needs_library
 def test_the_library_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     bits.library.cache_clear()

@@ -23,12 +23,13 @@ def learns(losses: Sequence[float]) -> None:
         raise Wrong(f"Expected the loss to fall, but it went from {first:.3f} to {last:.3f}")
 
 
-def close(got: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    """Two results of the same arithmetic agree, relative to the largest of them."""
+def close(got: Tensor, expected: Tensor, tolerance: float, what: str, *, mean: bool = False) -> None:
+    """Two results of the same arithmetic agree, relative to the largest of them; everywhere, or in the ``mean``."""
     got, expected = got.detach().float(), expected.detach().float()
     if got.shape != expected.shape:
         raise Wrong(f"Expected {what} of shape {tuple(expected.shape)}, but got {tuple(got.shape)}")
-    difference = float((got - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    apart = (got - expected).abs()
+    difference = float((apart.mean() if mean else apart.max()) / expected.abs().max().clamp(min=1e-30))
     if not difference <= tolerance:
         raise Wrong(f"Expected {what} within {tolerance:g} of the reference, but they differ by {difference:.2g}")
 

@@ -90,7 +90,7 @@ class PlainStep:
         self, network: nn.Module, read: Callable[[], tuple[Tensor, Tensor]], lr: float, *, compile: bool
     ) -> None:
         self.network, self.read = network, read
-        self.forward = torch.compile(network) if compile else network
+        self.forward = torch.compile(network, dynamic=False) if compile else network
         self.cuda = next(network.parameters()).is_cuda
         self.optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=True, capturable=self.cuda)
         self.graph: Any = None
@@ -186,7 +186,7 @@ def deterministic_passes(
                 runs: Any = net
                 if way != "eager":
                     options: Any = {"freezing": True} if way == "frozen" else None
-                    runs = torch.compile(copy.deepcopy(net), options=options)
+                    runs = torch.compile(copy.deepcopy(net), dynamic=False, options=options)
                 all_passes = Passes(runs, images, batch, count)
                 name = f"dCNN, {word}, {way}, {'NCHW' if layout is torch.contiguous_format else 'NHWC'}, batch {batch}"
 

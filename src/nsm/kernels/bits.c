@@ -229,8 +229,11 @@ static inline void products(const __m512i *tables, const int32_t *taps, int64_t 
             for (int p = 0; p < PLACES; p++) v[p] = at[p][taps[i]];
             for (int u = 0; u < UNITS; u++) {
                 __m512i table = tables[i * UNITS + u];
-                for (int p = 0; p < PLACES; p++)
+                __asm__("" : "+v"(table)); /* load it once, not in each of the four lookups */
+                for (int p = 0; p < PLACES; p++) {
                     part[u][p] = _mm512_add_epi16(part[u][p], _mm512_permutexvar_epi16(v[p], table));
+                    __asm__("" : "+v"(part[u][p])); /* and add in place */
+                }
             }
         }
         for (int u = 0; u < UNITS; u++)

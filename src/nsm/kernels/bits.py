@@ -59,7 +59,7 @@ def library(erf: tuple[float, ...], reach: float) -> Any:
         if not path.exists():
             _compile(compiler, path)
         found = ctypes.CDLL(str(path))
-    except (OSError, StopIteration, subprocess.SubprocessError):
+    except (OSError, RuntimeError, StopIteration, subprocess.SubprocessError):
         return None
     found.nsm_draw.restype = found.nsm_unpack.restype = None
     found.nsm_first.argtypes = [POINTER(_Law), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int]
@@ -73,6 +73,8 @@ def _cache_folder() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(root) / "nsm" / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else, whose code is not to be run")
     return folder
 
 

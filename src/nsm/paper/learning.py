@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -105,7 +106,7 @@ def learn(
             x, y = batches.read(*what, generator=augment)
             return (x, y) if ensemble.size > 1 else (x[None], y[None])
 
-        parts = (recipe, *fabric.setup(ensemble.train(), optimizer), fabric, read)
+        parts: Any = (recipe, *fabric.setup(ensemble.train(), optimizer), fabric, read)
         step = GraphedStep(*parts, generators=(augment,)) if on_gpu else Step(*parts)
         losses = torch.zeros(ensemble.size, dtype=torch.float64, device=fabric.device)
         torch.manual_seed(derive(recipe.seed, "noise", 0))

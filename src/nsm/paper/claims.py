@@ -1,0 +1,392 @@
+"""What the paper says and what we found, claim by claim: a verdict by a stated rule, with the numbers of results/.
+
+Every claim is a function of `Findings`. Its docstring is what the paper says; it returns a verdict, what was found and
+the rule, or None where the records it needs are not there. Nothing is written by hand, so no verdict can outlive its
+numbers.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsm.paper.figure_curves import mean_curve, worst
+from nsm.paper.figure_statistics import mean_cosine
+from nsm.paper.findings import Findings, error_of, percent
+
+CONFIRMED, NOT_CONFIRMED, MIXED, OPEN = "confirmed", "not confirmed", "mixed", "not yet measured"
+#: sigmoid(x) is nearest to ½(1 + erf t) for x = 1.702 √2 t, so w·z of an StNN is worth this much less t.
+LOGIT_PER_T = 1.702 * math.sqrt(2)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim.
+
+    Attributes:
+        title: The claim in a few words.
+        paper: What the paper says.
+        verdict: confirmed, not confirmed, mixed, or not yet measured.
+        found: The numbers.
+        rule: When a claim counts as confirmed.
+        sources: Files under results/.
+        quick: Whether a record behind it is of a short version.
+    """
+
+    title: str
+    paper: str
+    verdict: str
+    found: str
+    rule: str
+    sources: tuple[str, ...]
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class _Judged:
+    holds: Sequence[bool]
+    found: str
+    quick: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if all(self.holds):
+            return CONFIRMED
+        return MIXED if any(self.holds) else NOT_CONFIRMED
+
+
+_Claim = Callable[[Findings], _Judged | None]
+_CLAIMS: list[tuple[str, str, tuple[str, ...], _Claim]] = []
+
+
+def _claim(title: str, rule: str, *sources: str) -> Callable[[_Claim], _Claim]:
+    def add(judge: _Claim) -> _Claim:
+        _CLAIMS.append((title, rule, sources, judge))
+        return judge
+
+    return add
+
+
+def verdicts(findings: Findings) -> list[Verdict]:
+    """Every claim, judged by what was found."""
+    found = []
+    for title, rule, sources, judge in _CLAIMS:
+        judged, paper = judge(findings), " ".join((judge.__doc__ or "").split())
+        if judged is None:
+            found.append(Verdict(title, paper, OPEN, OPEN, rule, sources))
+        else:
+            found.append(Verdict(title, paper, judged.verdict, judged.found, rule, sources, judged.quick))
+    return found
+
+
+# ------------------------------------------------------------------------- the claims
+
+
+@_claim(
+    "self-normalisation",
+    "confirmed if scaling the weights with the biases, by one factor and row by row, changes the error by no more than "
+    "two standard errors",
+    "paper.json",
+)
+def _self_normalisation(findings: Findings) -> _Judged | None:
+    """The noise normalises the weights: any positive factor of a unit's weights cancels in its firing probability."""
+    plain = findings.row("table1", "PI MNIST", "NSM")
+    scaled = findings.row("table1", "PI MNIST", "NSM scaled (weights and biases)")
+    rows = findings.row("table1", "PI MNIST", "NSM scaled (each row by its own factor)")
+    if not (plain and scaled):
+        return None
+    compared = [row for row in (scaled, rows) if row]
+    parts = [f"{_words(plain)} as trained, {_words(scaled)} with weights and biases × 0.1"]
+    if rows:
+        parts.append(f"{_words(rows)} with a factor between 0.1 and 10 for each unit")
+    return _Judged([_equal(plain, row) for row in compared], "error " + ", ".join(parts), _quick(plain, *compared))
+
+
+@_claim(
+    "less internal covariate shift",
+    "confirmed if the percentiles of the last hidden layer's input move less in the NSM, both relative to their first "
+    "width and on the scale of the firing probability (in units of t; an StNN's w·z is worth 1/2.41 of it)",
+    "figure-percentiles.json",
+)
+def _covariate_shift(findings: Findings) -> _Judged | None:
+    """The evolution of the input distribution is more stable in the NSM than in the StNN."""
+    record = findings.records.get("percentiles")
+    if not record:
+        return None
+    relative = {name: _of_seeds(network["movement"]) for name, network in record["networks"].items()}
+    in_t = {
+        name: _movement(network["percentiles"]) / (1 if name == "NSM" else LOGIT_PER_T)
+        for name, network in record["networks"].items()
+    }
+    words = {name: f"{mean:.3f} ± {error:.3f}" for name, (mean, error) in relative.items()}
+    return _Judged(
+        [_below(relative["NSM"], relative["StNN"]), in_t["NSM"] < in_t["StNN"]],
+        f"over {record['steps']} mini-batches the percentiles are on average {words['NSM']} first half-widths from "
+        f"their start (StNN {words['StNN']}, {record['seeds']} seeds); in units of t {in_t['NSM']:.2f} (StNN "
+        f"{in_t['StNN']:.2f})",
+        record["quick"],
+    )
+
+
+@_claim(
+    "stable weights",
+    "confirmed if the standard deviation of the third layer's weights grows less in the NSM",
+    "figure-weights.json",
+)
+def _stable_weights(findings: Findings) -> _Judged | None:
+    """The distribution of weights remains more stable in the NSM than in the StNN, whose weights grow faster."""
+    record = findings.records.get("weights")
+    if not record:
+        return None
+    last = {name: network["last_std_ratio_per_seed"] for name, network in record["networks"].items()}
+    mean = {name: statistics.fmean(values) for name, values in last.items()}
+    moved = {name: _farthest(network["mean_shift"]) for name, network in record["networks"].items()}
+    return _Judged(
+        [mean["NSM"] < mean["StNN"]],
+        f"after {record['epochs']} epochs the standard deviation is × {mean['NSM']:.2f} (StNN × {mean['StNN']:.2f}, "
+        f"n = {record['seeds']}); their mean moves by at most {moved['NSM']:.1g} (StNN {moved['StNN']:.1g}) "
+        "first standard deviations",
+        record["quick"],
+    )
+
+
+@_claim(
+    "faster convergence than the StNN",
+    "confirmed if the mean test error of the NSM is lower in nine of ten epochs, not confirmed if in one of ten",
+    "paper/convergence.json",
+)
+def _convergence(findings: Findings) -> _Judged | None:
+    """Both the speed of convergence and the accuracy are higher in the NSM than in the StNN."""
+    record = findings.records.get("convergence")
+    if not record or not {"NSM", "StNN"} <= set(record["curves"]):
+        return None
+    nsm, other = (mean_curve(record["curves"][name]) for name in ("NSM", "StNN"))
+    share = statistics.fmean(a < b for a, b in zip(nsm, other, strict=False))
+    epochs = record["curves"]["NSM"]["epochs"]
+    return _Judged(
+        [share >= 0.9, share > 0.1],
+        f"NSM below StNN in {100 * share:.0f} % of {len(nsm)} epochs; after epoch {epochs[0]} {nsm[0]:.2f} % (StNN "
+        f"{other[0]:.2f} %), after epoch {epochs[-1]} {nsm[-1]:.2f} % (StNN {other[-1]:.2f} %), "
+        f"n = {len(record['curves']['NSM']['errors'])}",
+    )
+
+
+@_claim("more accurate than the StNN", "confirmed if lower by more than two standard errors", "paper.json")
+def _better_than_stnn(findings: Findings) -> _Judged | None:
+    """On permutation-invariant MNIST the NSM's error is 1.36 %, the StNN's 1.47 %."""
+    nsm, other = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "StNN"))
+    if not (nsm and other):
+        return None
+    return _Judged([_lower(nsm, other)], f"NSM {_words(nsm)}, StNN {_words(other)}", _quick(nsm, other))
+
+
+@_claim(
+    "robustness to scaling",
+    "confirmed if weights × 0.1 change the error by no more than two standard errors, and from × 0.01 to × 100 (with "
+    "biases) the NSM loses less than the ReLU network",
+    "paper.json",
+    "paper/scaling.json",
+)
+def _scaling(findings: Findings) -> _Judged | None:
+    """With weights × 0.1 at inference the error is 1.38 in place of 1.36 %; other networks are lost by such scaling."""
+    plain, scaled = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "NSM scaled (weights)"))
+    record = findings.records.get("scaling")
+    if not (plain and scaled):
+        return None
+    holds, parts = [_equal(plain, scaled)], [f"error {_words(plain)} as trained, {_words(scaled)} with weights × 0.1"]
+    if record:
+        lost = {name: worst(record, name) for name in record["curves"]}
+        parts.append(
+            "largest error from × 0.01 to × 100 with biases: "
+            + ", ".join(f"{name} {most:.2f} % (as trained {before:.2f} %)" for name, (most, before) in lost.items())
+        )
+        if {"NSM", "ReLU network"} <= set(lost):
+            holds.append(lost["NSM"][0] - lost["NSM"][1] < lost["ReLU network"][0] - lost["ReLU network"][1])
+    return _Judged(holds, "; ".join(parts), _quick(plain, scaled))
+
+
+@_claim(
+    "robustness to fixed range and precision",
+    "confirmed if at 2 to 8 bits the NSM has, on average, fewer weights at the rails and loses less accuracy to the "
+    "grid than both other networks",
+    "precision.json",
+)
+def _precision(findings: Findings) -> _Judged | None:
+    """Stable weights mitigate saturation at the boundaries of fixed-range weights, and fixed precision is borne."""
+    record = findings.records.get("precision")
+    if not record:
+        return None
+    loss, rails = {}, {}
+    for name in dict.fromkeys(row["network"] for row in record["rows"]):
+        rows = {row["bits"]: row for row in record["rows"] if row["network"] == name}
+        coarse = [row for bits, row in rows.items() if bits is not None]
+        loss[name] = statistics.fmean(row["mean"] for row in coarse) - rows[None]["mean"]
+        rails[name] = 100 * statistics.fmean(row["at_rails"][-1] for row in coarse)
+    words = [f"{name} {rails[name]:.1f} % at the rails, error {loss[name]:+.2f} points" for name in loss]
+    fewest = [rails["NSM"] < rails[name] for name in rails if name != "NSM"]
+    least = [loss["NSM"] <= loss[name] for name in loss if name != "NSM"]
+    return _Judged(
+        [*fewest, *least],
+        f"mean of the precisions tried, against clipping alone ({record['epochs']} epochs, n = {record['seeds']}): "
+        + "; ".join(words),
+        record["quick"],
+    )
+
+
+@_claim(
+    "gradient angles near BinConcrete's",
+    "confirmed if, at the same weights, BinConcrete's gradient has at least 0.9 of the cosine with the NSM's that "
+    "another draw of the NSM's own gradient has, and the sigmoid network's less than that",
+    "figure-statistics.json",
+)
+def _angles(findings: Findings) -> _Judged | None:
+    """The angles between the gradients of the NSM and of BinConcrete, which is unbiased, are close."""
+    record = findings.records.get("statistics")
+    if not record:
+        return None
+    again, relaxed, smooth = (mean_cosine(record, f"same/{name}") for name in ("NSM", "BinConcrete", "sigmoid"))
+    own = {name: mean_cosine(record, f"own/{name}") for name in ("BinConcrete", "sigmoid")}
+    return _Judged(
+        [relaxed >= 0.9 * again, smooth < 0.9 * again],
+        f"cosine with the NSM's gradient at the same weights: BinConcrete {relaxed:.2f}, another draw of the NSM "
+        f"{again:.2f}, sigmoid {smooth:.2f}; along their own trajectories BinConcrete {own['BinConcrete']:.2f}, "
+        f"sigmoid {own['sigmoid']:.2f} (last third of {record['steps']} mini-batches, mean of the layers)",
+        record["quick"],
+    )
+
+
+@_claim(
+    "better than its deterministic twin",
+    "confirmed if bNSM and gNSM are both below the dCNN on every data set that was run, not confirmed if on none",
+    "paper.json",
+)
+def _twin(findings: Findings) -> _Judged | None:
+    """NSMs perform comparably to or better than the deterministic network of the same architecture."""
+    holds, parts, quick = [], [], False
+    for table, data in dict.fromkeys((row["table"], row["data"]) for row in findings.rows):
+        twin = findings.row(table, data, "dCNN")
+        for model in ("bNSM", "gNSM", "bNSM*", "gNSM*"):
+            row = findings.row(table, data, model)
+            if twin and row:
+                holds.append(row["mean"] < twin["mean"])
+                parts.append(f"{data} {model} {_words(row)} (dCNN {_words(twin)})")
+                quick |= _quick(twin, row)
+    return _Judged(holds, "; ".join(parts), quick) if holds else None
+
+
+@_claim(
+    "better than straight-through and binary networks",
+    "confirmed if bNSM's error is the lowest of all",
+    "paper.json",
+)
+def _others(findings: Findings) -> _Judged | None:
+    """On MNIST the NSM (0.775 %) is better than bNSM (STE), BD, wBD, SN and BN (1.10 to 3.11 %)."""
+    nsm = findings.row("table2", "MNIST", "bNSM")
+    others = [findings.row("table2", "MNIST", model) for model in ("bNSM (STE)", "BD", "wBD", "SN", "BN")]
+    there = [row for row in others if row]
+    if not (nsm and there):
+        return None
+    words = ", ".join(f"{row['model']} {_words(row)}" for row in there)
+    return _Judged([nsm["mean"] < row["mean"] for row in there], f"bNSM {_words(nsm)}; {words}", _quick(nsm, *there))
+
+
+@_claim(
+    "neuron or synapse noise does not matter",
+    "confirmed if the errors differ by no more than two standard errors of their difference",
+    "paper.json",
+)
+def _site(findings: Findings) -> _Judged | None:
+    """Whether the neuron or the synapse is stochastic did not significantly affect the results."""
+    pairs = [("table1", "PI MNIST", "NSM"), ("table2", "MNIST", "bNSM"), ("table2", "MNIST", "gNSM")]
+    both = [(findings.row(*key), findings.row(key[0], key[1], f"{key[2]}, synapse noise")) for key in pairs]
+    there = [(one, other) for one, other in both if one and other]
+    if not there:
+        return None
+    words = [f"{one['data']} {one['model']}: neuron {_words(one)}, synapse {_words(other)}" for one, other in there]
+    quick = any(_quick(*pair) for pair in there)
+    return _Judged([_equal(one, other) for one, other in there], "; ".join(words), quick)
+
+
+@_claim(
+    "multiplicative noise does what additive noise does not",
+    "confirmed if the NSM's error is below that of the network with additive noise by more than two standard errors",
+    "paper.json",
+)
+def _additive(findings: Findings) -> _Judged | None:
+    """Additive noise does not endow the network with any properties beyond its activation function."""
+    nsm, other = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "additive noise"))
+    if not (nsm and other):
+        return None
+    return _Judged([_lower(nsm, other)], f"NSM {_words(nsm)}, additive noise {_words(other)}", _quick(nsm, other))
+
+
+@_claim(
+    "almost exclusively additions and comparisons",
+    "confirmed if in every network of the paper with blank-out noise fewer than one operation in a hundred is a "
+    "multiplication",
+    "operations.json",
+)
+def _operations(findings: Findings) -> _Judged | None:
+    """Inference requires almost exclusively addition and comparison operations."""
+    record = findings.records.get("operations")
+    if not record:
+        return None
+    holds, parts = [], []
+    for row in record["rows"]:
+        if row["unit"] == "bNSM" and row["site"] == "neuron":
+            counts = row["one_sample"]
+            twin = next(r for r in record["rows"] if (r["data"], r["network"], r["unit"]) == (*_key(row), "dCNN"))
+            kinds = ("additions", "comparisons", "multiplications", "exponentials")
+            share = counts["multiplications"] / sum(counts[kind] for kind in kinds)
+            fewer = twin["one_sample"]["multiplications"] / counts["multiplications"]
+            holds.append(share < 0.01)
+            parts.append(f"{row['data']} ({row['network']}) {100 * share:.2f} %, {fewer:.0f} times fewer than its twin")
+    return _Judged(holds, "multiplications among the operations of one sample: " + "; ".join(parts))
+
+
+# ------------------------------------------------------------------------- comparing
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["data"], row["network"]
+
+
+def _words(row: dict[str, Any]) -> str:
+    return f"{percent(row)} %"
+
+
+def _quick(*rows: dict[str, Any]) -> bool:
+    return any(row.get("quick") for row in rows)
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """How many standard errors of their difference two rows are apart."""
+    error = math.hypot(error_of(one), error_of(other))
+    return (one["mean"] - other["mean"]) / error if error else math.copysign(math.inf, one["mean"] - other["mean"])
+
+
+def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["mean"] == other["mean"] or abs(_apart(one, other)) <= 2
+
+
+def _lower(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return _apart(one, other) < -2
+
+
+def _of_seeds(values: list[float]) -> tuple[float, float]:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return statistics.fmean(values), error
+
+
+def _below(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] - other[0] < -2 * math.hypot(one[1], other[1])
+
+
+def _movement(percentiles: list[list[float]]) -> float:
+    """The mean distance of curves from where they began."""
+    return statistics.fmean(abs(value - curve[0]) for curve in percentiles for value in curve)
+
+
+def _farthest(values: list[float]) -> float:
+    return max(map(abs, values))

@@ -1,0 +1,130 @@
+"""The page of claims and the README's table, made from results/: ``python -m nsm.paper.pages`` writes both."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from nsm.paper.claims import Verdict, verdicts
+from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, ours
+from nsm.paper.showing import RESULTS
+
+BEGIN, END = "<!-- from results/paper.json: begin -->", "<!-- from results/paper.json: end -->"
+
+
+def claims_page(findings: Findings, results: Path = RESULTS) -> str:
+    """docs/paper.md: every claim with its verdict, then every table."""
+    judged = verdicts(findings)
+    lines = [
+        "# What the paper says, and what was found",
+        "",
+        "*Inherent Weight Normalization in Stochastic Neural Networks* (Detorakis, Dutta, Khanna, Jerry, Datta and",
+        "Neftci, NeurIPS 2019), claim by claim and row by row. This page is written by `python -m nsm.paper.pages`",
+        "from the files in `results/`; `nsm report` makes a page with all figures and settings. Verdicts follow the",
+        "rule that stands with each claim; ± is one standard error over seeds.",
+        "",
+        "| claim | verdict | found |",
+        "|---|---|---|",
+        *(f"| {claim.title} | **{claim.verdict}**{_short(claim)} | {_cell(claim.found)} |" for claim in judged),
+        "",
+    ]
+    for claim in judged:
+        sources = ", ".join(_link(source, results) for source in claim.sources)
+        lines += [
+            f"## {claim.title[0].upper()}{claim.title[1:]}: {claim.verdict}",
+            "",
+            f"The paper: {claim.paper}",
+            "",
+            f"Found: {claim.found}{_short(claim)}.",
+            "",
+            f"Rule: {claim.rule}. Record: {sources}.",
+            "",
+        ]
+    run = any(row["mean"] is not None for row in findings.rows)
+    lines += ["## Every row", "", *([legend(), "", *table(findings.rows)] if run else ["No row has been run yet."]), ""]
+    return "\n".join(lines)
+
+
+def legend() -> str:
+    """What the marks mean."""
+    return "; ".join(f"{sign} {MEANING[sign]}" for sign in (BETTER, EQUAL, WORSE)) + "."
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows as Markdown: test errors in percent."""
+    lines = ["| table | data | model | paper | ours | n | difference | |", "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        paper = "–" if row["paper"] is None else f"{row['paper']:g}"
+        apart = difference(row)
+        words = "–" if apart is None else f"{apart:+.2f}"
+        n = row["n"] or "–"
+        cells = (
+            row["table"][-1],
+            row["data"],
+            row["model"].replace("*", "\\*"),
+            paper,
+            _cell(ours(row)),
+            n,
+            words,
+            mark(row),
+        )
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def readme_part(findings: Findings, results: Path = RESULTS) -> str:
+    """The rows of the paper that were run, and one figure; between the markers."""
+    shown = [row for row in findings.rows if row["paper"] is not None and row["mean"] is not None]
+    waiting = sum(row["paper"] is not None and row["mean"] is None for row in findings.rows)
+    lines = [BEGIN, ""]
+    if shown:
+        counted = (
+            f"{len(shown)} rows of the paper were run, {waiting} were not; [docs/paper.md](docs/paper.md) says why."
+        )
+        lines += [
+            f"Test errors in percent, ± one standard error over n seeds; {legend()}",
+            "",
+            *table(shown),
+            "",
+            counted,
+        ]
+    else:
+        lines.append("No row of the paper has been run yet.")
+    lines.append("")
+    figure = results / "figures" / "figure-percentiles.png"
+    if "percentiles" in findings.records and figure.exists():
+        text = "Percentiles of the input to the last hidden layer while learning, NSM against StNN"
+        lines += [f"![{text}](results/figures/{figure.name})", ""]
+    return "\n".join([*lines, END])
+
+
+def with_part(readme: str, part: str) -> str:
+    """The README with what stands between the markers replaced."""
+    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.S)
+    if not pattern.search(readme):
+        raise ValueError(f"Expected argument `readme` to hold {BEGIN} and {END}, but got neither")
+    return pattern.sub(lambda _: part, readme)
+
+
+def main(root: Path = Path()) -> None:
+    """Write docs/paper.md, and the README's part."""
+    results = root / RESULTS
+    findings = gather(results)
+    (root / "docs" / "paper.md").write_text(claims_page(findings, results))
+    readme = root / "README.md"
+    readme.write_text(with_part(readme.read_text(), readme_part(findings, results)))
+
+
+def _short(claim: Verdict) -> str:
+    return " (short version)" if claim.quick else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _link(source: str, results: Path) -> str:
+    return f"[{source}](../results/{source})" if (results / source).exists() else f"{source} (not there yet)"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""A folder of made-up results of the real form, for tests of what is made from them."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from nsm.paper.rows import ROWS
+from nsm.recipes import Recipe
+
+MACHINE = {"hardware": "A made-up machine", "commit": "0123456789abcdef", "versions": {"torch": "2.13.0"}}
+
+
+def make_up(folder: Path, share: float = 0.8, seed: int = 0) -> Path:
+    """Write paper.json, the runs' files and the curves; about ``share`` of the rows have a result."""
+    chance, rows = random.Random(seed), []
+    (folder / "paper").mkdir(parents=True, exist_ok=True)
+    for row in ROWS:
+        shown: dict[str, Any] = {
+            key: getattr(row, key) for key in ("table", "data", "model", "paper", "own", "run", "reason")
+        }
+        if row.run is None or chance.random() > share:
+            rows.append({**shown, "mean": None, "standard_error": None, "n": 0, "quick": False, "values": None})
+            continue
+        n = chance.choice((1, 5))
+        mean = (row.paper or 2.0) * chance.uniform(0.8, 1.2)
+        recipe = {**(row.recipe or Recipe()).to_dict(), "seeds": n}
+        shown |= {
+            "mean": mean,
+            "standard_error": 0.03 if n > 1 else None,
+            "n": n,
+            "values": [mean] * n,
+            "epochs": 200,
+            "samples": 100,
+            "test_inputs": 10_000,
+            "recipe": recipe,
+            "seconds": 90.0,
+            "quick": False,
+            "reason": None,
+        }
+        rows.append({**shown, **MACHINE})
+        part = {"seeds": list(range(n)), "recipe": recipe, "seconds": 90.0, **MACHINE}
+        write(folder / "paper" / f"{row.run}.json", {**MACHINE, "run": row.run, "seconds": 90.0, "parts": [part]})
+    write(folder / "paper.json", {**MACHINE, "rows": rows})
+    write(folder / "paper" / "convergence.json", {**MACHINE, "curves": {"NSM": _learning(2.0), "StNN": _learning(3.0)}})
+    ways = ("weights", "weights and biases")
+    factors = ("0.01", "0.1", "1.0", "10.0", "100.0")
+    scaling = {
+        name: {way: {f: _summary(1.4 if f == "1.0" else lost) for f in factors} for way in ways}
+        for name, lost in (("NSM", 1.45), ("StNN", 30.0), ("ReLU network", 60.0))
+    }
+    write(folder / "paper" / "scaling.json", {**MACHINE, "curves": scaling})
+    return folder
+
+
+def write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False))
+
+
+def _learning(scale: float) -> dict[str, Any]:
+    return {"epochs": list(range(1, 11)), "errors": [[scale * (1 + k / e) for e in range(1, 11)] for k in (1, 2)]}
+
+
+def _summary(mean: float) -> dict[str, Any]:
+    return {"mean": mean, "standard_error": 0.1, "n": 5, "values": [mean] * 5}
