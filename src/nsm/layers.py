@@ -132,7 +132,7 @@ class NSMLayer(Stochastic):
             _kernels_take(z)
             and self.inputs == "binary"
             and estimator == Probability()
-            and (self.site == "neuron" or draw == "moments")
+            and (self.site == "neuron" or draw == "moments" or self._blanks_out())
             and philox.source is None
         )
 
@@ -147,22 +147,39 @@ class NSMLayer(Stochastic):
         units = k.shape
         k, c = k.flatten(), c.flatten()
         rows = x.flatten(0, -4) if pooled else x.reshape(-1, len(k))
-        if self.site == "synapse":
+        draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
+        if draw == "moments":
             key = fire.new_key(z.device, generator)
             states = pool.fire_pool(rows, k, c, key)[0] if pooled else fire.fire(rows, k, c, key)
         else:
-            if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
-                noisy = fire.blank(z.detach(), noise.p, fire.new_key(z.device, generator))
-            else:
-                xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
-                noisy = ((xi - noise.mean) * z.detach()).to(z.dtype)
-            y = wiring.units_last(self._product(noisy, weight.detach())).reshape(rows.shape)
+            y = self._fluctuation(z.detach(), x.detach(), generator).reshape(rows.shape)
             slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
             parts = (rows, y, *mean, k, c)
             states = pool.threshold_pool(*parts)[0] if pooled else fire.threshold(*parts)
         return wiring.units_back(states if pooled else states.view(x.shape))
+
+    def _blanks_out(self) -> bool:
+        """Whether this is exact blank-out noise on every synapse of a dense layer."""
+        return self.site == "synapse" and isinstance(self.wiring, Dense) and isinstance(self.noise, Bernoulli)
+
+    def _fluctuation(self, z: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """`functional.fluctuation` of exact draws, (..., units); ``x`` is w·z."""
+        from nsm.kernels import blankout, fire
+
+        noise, weight = self.noise, self.weight.detach()
+        if self.site == "synapse" and isinstance(noise, Bernoulli):
+            kept = blankout.blankout_linear(
+                z.reshape(-1, z.shape[-1]), weight, noise.p, fire.new_key(z.device, generator)
+            )
+            return kept.view(x.shape) - noise.p * x
+        if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
+            noisy = fire.blank(z, noise.p, fire.new_key(z.device, generator))
+        else:
+            xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
+            noisy = ((xi - noise.mean) * z).to(z.dtype)
+        return self.wiring.units_last(self._product(noisy, weight))
 
     def _product(self, z: Tensor, weight: Tensor) -> Tensor:
         """`Wiring.product`; for small patches as a matrix product, which is faster than their convolution."""

@@ -1,0 +1,96 @@
+"""Exact synaptic blank-out: Σ_j ξ_ij w_ij z_j with a ξ ~ Bernoulli(p) of its own for every connection and input.
+
+The definition would draw, store and read (batch, out, in) numbers. Here a ξ is one bit that never leaves a register: 32
+of them are one word, made from as many random words as p has binary digits (one for p = ½, two for ¼). With
+p = 0.d₁d₂…d_n and words u_n, …, u_1, from the last digit to the first,
+
+    r ← u | r where the digit is 1,   r ← u & r where it is 0,   from r = 0,
+
+sets each bit of r with probability p. Philox's counter is (128 connections and digit, unit, input, 0); lane ℓ of its
+four words holds connections 32 ℓ … 32 ℓ + 31 of the 128.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nsm.kernels.fire import operation
+
+DIGITS = 32  # of p, at most
+
+
+def digits(p: float) -> tuple[int, int]:
+    """The binary digits of p as an integer, and how many they are: p rounded to 2⁻³², without trailing zeros.
+
+    >>> digits(0.5), digits(0.75)
+    ((1, 1), (3, 2))
+    """
+    value, count = min(max(round(p * 2**DIGITS), 1), 2**DIGITS - 1), DIGITS
+    while value % 2 == 0:
+        value, count = value // 2, count - 1
+    return value, count
+
+
+@triton.jit
+def _words(key, start, unit, row, VALUE: tl.constexpr, COUNT: tl.constexpr):
+    """Four words of 32 ξ for each (input, unit): the connections 128 start … 128 start + 127."""
+    zero = tl.zeros_like(unit + row)
+    r0, r1, r2, r3 = zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32)
+    for d in tl.static_range(COUNT):  # from the last digit to the first
+        u0, u1, u2, u3 = tl.philox(key, zero + (start * COUNT + d), zero + unit, zero + row, zero)
+        if (VALUE >> d) & 1:
+            r0, r1, r2, r3 = u0 | r0, u1 | r1, u2 | r2, u3 | r3
+        else:
+            r0, r1, r2, r3 = u0 & r0, u1 & r1, u2 & r2, u3 & r3
+    return r0, r1, r2, r3
+
+
+@triton.jit
+def _add(total, word, Z, W, at, row, unit, rows_in, units_in, rows, units):
+    """Add the terms of 32 connections whose bits are set."""
+    for bit in tl.static_range(32):
+        w = tl.load(W + (at + bit) * units + unit, units_in, 0)
+        z = tl.load(Z + (at + bit) * rows + row, rows_in, 0)
+        total += tl.where((word & (1 << bit)) != 0, w * z, 0.0)
+    return total
+
+
+@triton.jit
+def _blankout(Z, W, KEY, OUT, rows, units, each, VALUE: tl.constexpr, COUNT: tl.constexpr, BR: tl.constexpr,
+              BU: tl.constexpr):  # fmt: skip
+    """BR inputs, BU units, ``each`` times 128 connections; Z (connections, rows) and W (connections, units)."""
+    row = tl.program_id(0) * BR + tl.arange(0, BR)[:, None]
+    unit = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
+    rows_in, units_in = row < rows, unit < units
+    key = tl.load(KEY)
+    total = tl.zeros((BR, BU), tl.float32)
+    first = tl.program_id(2) * each
+    for start in range(first, first + each):
+        a, b, c, d = _words(key, start, unit, row, VALUE, COUNT)
+        at = start * 128
+        total = _add(total, a, Z, W, at, row, unit, rows_in, units_in, rows, units)
+        total = _add(total, b, Z, W, at + 32, row, unit, rows_in, units_in, rows, units)
+        total = _add(total, c, Z, W, at + 64, row, unit, rows_in, units_in, rows, units)
+        total = _add(total, d, Z, W, at + 96, row, unit, rows_in, units_in, rows, units)
+    tl.store(OUT + tl.program_id(2) * rows * units + row * units + unit, total, rows_in & units_in)
+
+
+@operation("blankout_linear")
+def blankout_linear(z: Tensor, weight: Tensor, p: float, key: Tensor) -> Tensor:
+    """Σ_j ξ_ij w_ij z_j, (batch, out) in float32, for states z (batch, in), weights (out, in) and a key, one int64."""
+    (rows, inputs), units = z.shape, len(weight)
+    steps = -(-inputs // 128)
+    br, bu = 32, 64
+    grid = -(-rows // br), -(-units // bu)
+    splits = max(1, min(steps, 1024 // (grid[0] * grid[1])))
+    each = -(-steps // splits)
+    splits = -(-steps // each)
+    out, fill = torch.empty(splits, rows, units, device=z.device), (0, splits * each * 128 - inputs)
+    turned = (pad(v.float(), fill).t().contiguous() for v in (z, weight))  # what is filled up has no weight
+    _blankout[(*grid, splits)](*turned, key, out, rows, units, each, *digits(p), br, bu, num_warps=4)
+    return out.sum(0)
+
+
+blankout_linear.register_fake(lambda z, weight, p, key: z.new_empty(len(z), len(weight), dtype=torch.float32))
