@@ -23,7 +23,7 @@ from nsm.ensemble import Ensemble
 from nsm.layers import Stochastic
 from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, label, logarithmic, read, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
 
@@ -188,10 +188,8 @@ def draw(result: dict[str, Any]) -> "Figure":
     for panel in (left, middle):
         panel.set_xticks(range(len(bits)), ["none" if b is None else str(b) for b in bits])
         panel.set(xlabel="bits of a weight (none: clipped alone)")
-    left.set(ylabel="test error (%)", title="error", yscale="log")
-    left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
-    left.tick_params(axis="y", which="minor", labelsize=7)
+    left.set(ylabel="test error (%)", title="error")
+    logarithmic(left)
     middle.set(ylabel="weights at the rails at the end (%)", title="saturation", ylim=(0, None))
     right.set(xlabel="epoch", ylabel="weights at the rails (%)", title="saturation at 4 bits", ylim=(0, None))
     left.legend(frameon=False)
