@@ -51,7 +51,7 @@ class Recipe:
         augmentation: none, shift (by up to 2 pixels) or crop-flip (by up to 4 pixels, and mirrored).
         input_dropout: Share of the pixels of every training input that is wiped out, to the value of an empty pixel.
             Inputs to infer from are whole.
-        input_flip: Share of the pixels of every training input whose sign is turned, likewise.
+        input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
         initialize: Set β and b of NSM units from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start.
         num_samples: Monte-Carlo samples for the validation error.
@@ -98,7 +98,7 @@ class Recipe:
     average_epochs: int = _least(1, 1)
     augmentation: Literal["none", "shift", "crop-flip"] = "none"
     input_dropout: float = _least(0, 0.0, below=1)
-    input_flip: float = _least(0, 0.0, below=1)
+    input_swap: float = _least(0, 0.0, below=1)
     initialize: bool = True
     init_from: str | None = None
     num_samples: int = _least(1, 10)
