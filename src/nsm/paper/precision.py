@@ -63,6 +63,18 @@ class Storage:
             weight.copy_(round_stochastically(weight, *self.grids[name]))
 
     @torch.no_grad()
+    def check(self) -> None:
+        """Raise unless every weight is on its grid, so that nothing is recorded of networks that were not rounded."""
+        for name, weight in self.weights.items():
+            limit, step = self.grids[name]
+            place = torch.where(step > 0, (weight + limit) / step.clamp(min=1e-9), 0.0)
+            away = float((place - place.round()).abs().max())
+            if away > 1e-2 or bool((weight.abs() > limit).any()):
+                raise RuntimeError(
+                    f"Expected the weights of {name} to be on their grid, but got some {away:.2g} steps off"
+                )
+
+    @torch.no_grad()
     def at_rails(self) -> Tensor:
         """Of each network the share of weights at the ends of the range, all layers together."""
         ends = [at_rails(weight, *self.grids[name]).flatten(1) for name, weight in self.weights.items()]
@@ -135,6 +147,7 @@ def _train(
         if epoch != last:
             rails.append(storage.at_rails())
             last = epoch
+    storage.check()
     networks = [ensemble.member(k) for k in range(ensemble.size)]
     chosen_on = [_error(network, held_out, max(1, num_samples // 5), k) for k, network in enumerate(networks)]
     errors = torch.tensor([_error(network, test, num_samples, k) for k, network in enumerate(networks)])
