@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nsm.paper import summary, table1
 from nsm.paper.queue import jobs, work_through
+from nsm.paper.reproduce import with_data
 from nsm.paper.runs import from_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +44,7 @@ def main() -> int:
     unknown = [name for name in asked.names if name not in known]
     if unknown:
         parser.error(f"Expected names of runs: {', '.join(known)}, but got {', '.join(unknown)}")
-    runs = [known[name] for name in asked.names or ORDER if name in known]
+    runs = with_data([known[name] for name in asked.names or ORDER], asked.root, print)
     waiting = jobs(runs, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together)
     left = work_through(
         waiting,

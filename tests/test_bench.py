@@ -424,9 +424,10 @@ def test_the_record(small, tmp_path, capsys):
     assert "| mc: dCNN, fp32 | 1.00 s | 1.00 s to 1.10 s |" in report.markdown(found)
 
 
-def test_quick_keeps_nothing_unasked(small, tmp_path, monkeypatch):
+def test_quick_keeps_nothing_unasked(small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert program.main(["--only", "mc", "--quick"]) == 0
+    assert "(quick: smaller sizes)" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 

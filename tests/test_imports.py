@@ -19,7 +19,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["initialization", "networks"],
     ["stages", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
-    ["processes", "steps", "display", "training"],
+    ["sharding", "processes", "steps", "display", "training"],
     ["evaluation", "paper", "hardware", "bench"],
     ["demo", "completion", "commands", "cli"],
 ]

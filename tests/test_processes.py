@@ -1,6 +1,11 @@
-"""Processes: what one of them does for all, and how signals end a run. Two real ones train in test_training."""
+"""Processes: what one of them does for all, how signals end a run, and two that train, whoever starts them."""
 
+import json
+import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import nsm
+from nsm import checkpoint
+from nsm.evaluation import evaluate
 from nsm.processes import Diverged, Interrupted, agree, gather, is_first_process, on_first, processes, reduce, signals
-from test_training import TINY
+from nsm.training import fit
+from test_training import TINY, assert_equal_runs, smooth, tiny
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
 
 def test_one_process_is_a_group_of_one():
@@ -78,3 +89,183 @@ def test_where_cuda_is_not():
     refused = pytest.raises(ValueError, match="without a CUDA device, but got 'cuda'")
     with refused, processes(replace(TINY, accelerator="cuda")):
         pass
+
+
+# ------------------------------------------------------------------------- two real ones
+
+
+def start(*command, **environment):
+    """A process; `end` waits for it."""
+    words = [sys.executable, "-m", *map(str, command)]
+    output = subprocess.PIPE
+    return subprocess.Popen(words, env={**ENVIRONMENT, **environment}, stdout=output, stderr=output, text=True)
+
+
+def end(*started, seconds=120):
+    """Wait for processes, none of which stays; what each said. All must have ended well."""
+    try:
+        said = [process.communicate(timeout=seconds) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    if any(process.returncode for process in started):
+        pytest.fail("\n".join(f"{process.returncode}: {err}" for process, (_, err) in zip(started, said, strict=True)))
+    return said
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What tests/two_processes.py left, with either strategy."""
+    folders = {strategy: tmp_path_factory.mktemp(strategy) for strategy in ("ddp", "fsdp")}
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).parent / "two_processes.py"
+    end(*(start(*launcher, script, folder, strategy) for strategy, folder in folders.items()))
+    return folders
+
+
+@pytest.fixture(params=["ddp", "fsdp"])
+def two(request, both):
+    return both[request.param]
+
+
+def test_two_learn_as_one_from_the_joined_batch(two):
+    """Without noise; and so do the networks of several seeds. Each process ends with the whole network."""
+    for name, seeds in (("smooth", 1), ("seeds", 3)):
+        alone = smooth()
+        history = fit(alone, tiny(), replace(TINY, epochs=2, seeds=seeds))
+        state = checkpoint.read(two / name)
+        for key, value in alone.state_dict().items():
+            trained = state.weights[key]
+            assert torch.allclose(trained if seeds == 1 else trained[0], value, atol=1e-5), key
+        assert [row["loss"] for row in state.progress["history"]] == pytest.approx(history.loss, abs=1e-5)
+    for rank in (0, 1):
+        own = torch.load(two / f"smooth-{rank}.pt", weights_only=True)
+        assert all(torch.equal(own[key], value) for key, value in checkpoint.read(two / "smooth").weights.items())
+
+
+def test_two_draw_noise_of_their_own(two):
+    drawn = [torch.load(two / f"drawn-{rank}.pt", weights_only=True) for rank in (0, 1)]
+    assert torch.equal(drawn[0][0], drawn[1][0])  # the data-dependent start is the same for both
+    later = torch.cat([one[1:] for one in drawn])
+    assert later.shape == (16, 1000)
+    assert len(later.unique()) > 15_900  # of 16,000 with 24 bits: nothing is drawn twice
+    noise = checkpoint.read(two / "whole").tensors["random/noise"]
+    assert len(noise) == 2
+    assert not torch.equal(noise[0], noise[1])
+
+
+def test_two_cut_by_a_signal_to_one_of_them_end_with_the_same_bits(two):
+    assert_equal_runs(two / "whole", two / "cut")
+
+
+def test_two_stop_where_one_of_them_is_not_finite(two):
+    state = checkpoint.read(two / "poisoned")
+    assert state.progress["step"] == 3
+    assert all(value.isfinite().all() for value in state.tensors.values())
+    assert all((two / f"diverged-{rank}").exists() for rank in (0, 1))
+
+
+def test_two_share_their_buffers(two):
+    """What a batch norm has seen is part of the network, of which there is one."""
+    one, other = (torch.load(two / f"norm-{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert one["2.num_batches_tracked"] == 8
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_whole_networks_and_shares_learn_the_same(both):
+    """To the bit: a sum of two gradients has no order."""
+    for name in ("smooth", "whole", "seeds"):
+        assert_equal_runs(both["ddp"] / name, both["fsdp"] / name)
+
+
+def test_two_part(two):
+    """Every run ended in a barrier, and the process group is destroyed."""
+    for rank in (0, 1):
+        assert (two / f"done-{rank}").exists()
+        assert (two / f"parted-{rank}").exists()
+
+
+def test_two_keep_shares_or_the_whole(two):
+    """Of weights, gradients and moments."""
+    in_all, first = torch.load(two / "here-0.pt", weights_only=True)
+    assert in_all == (32 * 16 + 16 + 16 * 8 + 8 + 8 * 2 + 2,) * 3
+    assert first == (tuple(n // 2 for n in in_all) if two.name.startswith("fsdp") else in_all)
+
+
+# ------------------------------------------------------------------------- whoever starts them
+
+RUN = ["nsm.cli", "train", "pi-mnist", "--train-split", "validation", "--validation-split", "None", "--epochs", "2",
+       "--batch-size", "1000", "--accelerator", "cpu", "--strategy", "fsdp", "--json"]  # fmt: skip
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run whose second process is started by the first."""
+    folder = tmp_path_factory.mktemp("launched") / "own"
+    ((out, err),) = end(start(*RUN, "--devices", 2, "--run", folder))
+    assert err == ""
+    assert json.loads(out)["run"] == str(folder)
+    return folder
+
+
+def test_a_run_in_shares_is_like_any_other_to_one_process(own):
+    model, state = nsm.load(own), checkpoint.read(own)
+    assert all(torch.equal(value, state.weights[name]) for name, value in model.state_dict().items())
+    assert all(value.shape == state.weights[name].shape for name, value in model.named_parameters())
+    assert evaluate(own, num_samples=3)["error"] < 0.5
+
+
+def test_two_machines_started_by_torchrun(own, tmp_path):
+    where = ["--nnodes", 2, "--nproc-per-node", 1, "--master-addr", "127.0.0.1", "--master-port", free_port()]
+    run = ["-m", *RUN, "--num-nodes", 2, "--run-dir", tmp_path]  # torchrun takes --run for an option of its own
+    first, second = end(*(start("torch.distributed.run", *where, "--node-rank", k, *run) for k in (0, 1)))
+    assert json.loads(first[0])["run"] == str(tmp_path)
+    assert second[0] == ""
+    assert_equal_runs(own, tmp_path)
+
+
+def test_two_machines_started_by_slurm(own, tmp_path):
+    """With the variables that srun sets for each task."""
+    job = {
+        "SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "digits", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_NNODES": "2", "SLURM_NODELIST": "127.0.0.[1,2]", "SLURM_LOCALID": "0", "MASTER_PORT": free_port(),
+    }  # fmt: skip
+    tasks = [{"SLURM_PROCID": str(k), "SLURM_NODEID": str(k)} for k in (0, 1)]
+    first, second = end(*(start(*RUN, "--num-nodes", 2, "--run", tmp_path, **job, **task) for task in tasks))
+    assert json.loads(first[0])["run"] == str(tmp_path)
+    assert second == ("", "")
+    assert_equal_runs(own, tmp_path)
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "changes", "said"),
+    [
+        (TORCHRUN, {}, r"to make the 4 processes that torchrun started, 2 on this machine, but got 1 and 1"),
+        (TORCHRUN, {"devices": 4}, r"that torchrun started, 2 on this machine, but got 4 and 1"),
+        (SRUN, {"devices": 2}, r"to make the 4 processes that srun started, 2 on this machine, but got 2 and 1"),
+        ({"SLURM_NTASKS": "2"}, {"devices": 2}, r"Expected srun to be told --ntasks-per-node=2, but got no such"),
+        ({}, {"num_nodes": 2}, r"`num_nodes` to be 1 without torchrun or srun, but got 2"),
+    ],
+)
+def test_processes_that_would_wait_for_others_are_refused(monkeypatch, environment, changes, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=said), processes(replace(TINY, **changes)):
+        pass
+
+
+def test_srun_may_start_many_runs_of_one_process(monkeypatch):
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    with processes(TINY) as fabric:
+        assert fabric.world_size == 1

@@ -5,10 +5,7 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -307,7 +304,7 @@ def test_what_resumes_must_be_what_began(tmp_path):
         fit(net(), tiny(), TINY, run_dir=tmp_path)
 
 
-# ------------------------------------------------------------------------- several seeds, several processes
+# ------------------------------------------------------------------------- several seeds
 
 
 def test_networks_trained_together_learn_as_each_would_alone(tmp_path):
@@ -335,35 +332,6 @@ def test_networks_trained_together_are_equal_in_law_to_single_ones():
     assert (single.mean() - together.mean()).abs() < 4 * spread
     assert 0.4 < single.std() / together.std() < 2.5
     assert len(together.unique()) == 24
-
-
-def test_two_processes(tmp_path):
-    """DDP over gloo: gradients of the joined batch, noise of one's own, cut by a signal to one of them, resumed."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = Path(__file__).parent / "two_processes.py"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, script, tmp_path], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    for rank in (0, 1):
-        assert (tmp_path / f"done-{rank}").exists()
-        assert (tmp_path / f"parted-{rank}").exists()  # the process group was destroyed
-
-    alone = smooth()
-    history = fit(alone, tiny(), replace(TINY, epochs=2))
-    state = checkpoint.read(tmp_path / "smooth")
-    for name, value in alone.state_dict().items():
-        assert torch.allclose(state.weights[name], value, atol=1e-5), name
-    assert [row["loss"] for row in state.progress["history"]] == pytest.approx(history.loss, abs=1e-5)
-
-    drawn = [torch.load(tmp_path / f"drawn-{rank}.pt", weights_only=True) for rank in (0, 1)]
-    assert torch.equal(drawn[0][0], drawn[1][0])  # the data-dependent start is the same for both
-    later = torch.cat([one[1:] for one in drawn])
-    assert later.shape == (16, 1000)
-    assert len(later.unique()) > 15_900  # of 16,000 with 24 bits: nothing is drawn twice
-    noise = checkpoint.read(tmp_path / "whole").tensors["random/noise"]
-    assert len(noise) == 2
-    assert not torch.equal(noise[0], noise[1])
-    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_compiled(tmp_path):

@@ -114,11 +114,11 @@ class Batches:
                 images = random_shift(images, 2, fill=fill, generator=generator)
             case "crop-flip":
                 images = random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
-        dropped, flipped = self.recipe.input_dropout, self.recipe.input_flip
-        if dropped or flipped:
+        dropped, swapped = self.recipe.input_dropout, self.recipe.input_swap
+        if dropped or swapped:
             chance = torch.rand(images.shape, generator=generator, device=images.device)
+            images = torch.where(chance > 1 - swapped, images.roll(1, 0), images) if swapped else images
             images = images.masked_fill(chance < dropped, fill) if dropped else images
-            images = torch.where(chance > 1 - flipped, -images, images) if flipped else images
         return images
 
     def head(self, count: int, generator: Generator) -> Tensor:

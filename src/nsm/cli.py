@@ -115,7 +115,8 @@ def _fail(error: object, status: int) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         error = f"{error.strerror}: {error.filename}"  # without the number that only a programmer knows
     text = " ".join(str(error).split()) or type(error).__name__
-    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":  # of several processes one speaks
+    ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "SLURM_LOCALID"))
+    if set(ranks) == {"0"}:  # of several processes one speaks on every machine: it may be the only one that fails
         print(f"nsm: {text}", file=sys.stderr)
     return status
 

@@ -6,6 +6,7 @@ Devices, precision and processes are lightning-fabric's; here is what a training
 import atexit
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ from typing import cast
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
-from torch import Tensor
+from torch import Tensor, nn
 
+from nsm import sharding
 from nsm.recipes import Recipe
 
 
@@ -45,17 +47,22 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
         raise ValueError("Expected argument `accelerator` to be 'cpu' or 'auto' without a CUDA device, but got 'cuda'")
     if recipe.cuda_graph and (not cuda or recipe.accelerator == "cpu"):
         raise ValueError("Expected argument `cuda_graph` to be False on the CPU, but got True")
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it has nothing to say that a run does not show
     accelerator = ("cuda" if cuda else "cpu") if recipe.accelerator == "auto" else recipe.accelerator
+    if accelerator == "cuda" and recipe.devices > (there := torch.cuda.device_count()):
+        raise ValueError(f"Expected argument `devices` to be at most {there}, as there are, but got {recipe.devices}")
+    _check_launch(recipe)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it has nothing to say that a run does not show
+    alone = recipe.world_size == 1 and recipe.strategy == "ddp"  # shares need a process group, if of one
+    together = sharding.strategy(recipe.world_size) if recipe.strategy == "fsdp" else "ddp"
     fabric = Fabric(
         accelerator=accelerator,
         devices=recipe.devices,
         num_nodes=recipe.num_nodes,
-        strategy="ddp" if recipe.world_size > 1 else "auto",
+        strategy="auto" if alone else together,
         precision=recipe.precision,
     )
     fabric.launch()
-    if recipe.world_size > 1:
+    if not alone:
         atexit.register(_part)  # not sooner: a group that is formed again in the same processes meets the old one
     try:
         with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
@@ -64,6 +71,30 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
     except (Diverged, Interrupted):
         fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
         raise
+
+
+def _check_launch(recipe: Recipe) -> None:
+    """Refuse a run of other processes than torchrun or srun started: it would wait for them, or be run many times."""
+    if torch.distributed.is_torchelastic_launched():
+        by, started, here = "torchrun", os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
+    elif recipe.world_size == 1:
+        return  # srun may start many runs of one process each
+    elif "SLURM_NTASKS" in os.environ:
+        by, started, here = "srun", os.environ["SLURM_NTASKS"], os.environ.get("SLURM_NTASKS_PER_NODE")
+        if here is None:
+            raise ValueError(f"Expected srun to be told --ntasks-per-node={recipe.devices}, but got no such option")
+    elif recipe.num_nodes > 1 and "MASTER_ADDR" not in os.environ:
+        raise ValueError(
+            f"Expected argument `num_nodes` to be 1 without torchrun or srun, but got {recipe.num_nodes}: "
+            "who should start the other machines?"
+        )
+    else:
+        return
+    if (int(started), int(here)) != (recipe.world_size, recipe.devices):
+        raise ValueError(
+            f"Expected arguments `devices` and `num_nodes` to make the {started} processes that {by} started, "
+            f"{here} on this machine, but got {recipe.devices} and {recipe.num_nodes}"
+        )
 
 
 def _part() -> None:
@@ -124,6 +155,13 @@ def agree(fabric: Fabric, came: list[int]) -> int:
 def reduce(fabric: Fabric, value: Tensor, how: str = "sum") -> Tensor:
     """The sum, or the maximum, of a value over all processes."""
     return value if fabric.world_size == 1 else cast(Tensor, fabric.all_reduce(value, reduce_op=how))
+
+
+def share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Give all processes the first one's buffers, such as the running means of a batch norm, in place."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, 0)
 
 
 def gather(fabric: Fabric, value: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Recipe:
         augmentation: none, shift (by up to 2 pixels) or crop-flip (by up to 4 pixels, and mirrored).
         input_dropout: Share of the pixels of every training input that is wiped out, to the value of an empty pixel.
             Inputs to infer from are whole.
-        input_flip: Share of the pixels of every training input whose sign is turned, likewise.
+        input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
         initialize: Set β and b of NSM units from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start.
         num_samples: Monte-Carlo samples for the validation error.
@@ -61,6 +61,8 @@ class Recipe:
         accelerator: auto, cpu or cuda.
         devices: Devices, with one process each, on every machine.
         num_nodes: Machines.
+        strategy: What several processes do: ddp (each has the whole network) or fsdp (each keeps a share of the
+            weights, gradients and moments).
         precision: 32-true, or bf16-mixed for products in bfloat16.
         compile: Compile the network with torch.compile.
         cuda_graph: Capture the whole step in a CUDA graph.
@@ -96,7 +98,7 @@ class Recipe:
     average_epochs: int = _least(1, 1)
     augmentation: Literal["none", "shift", "crop-flip"] = "none"
     input_dropout: float = _least(0, 0.0, below=1)
-    input_flip: float = _least(0, 0.0, below=1)
+    input_swap: float = _least(0, 0.0, below=1)
     initialize: bool = True
     init_from: str | None = None
     num_samples: int = _least(1, 10)
@@ -106,6 +108,7 @@ class Recipe:
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int = _least(1, 1)
     num_nodes: int = _least(1, 1)
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     compile: bool = False
     cuda_graph: bool = False
@@ -127,9 +130,10 @@ class Recipe:
             )
         if self.site == "neuron" and self.draw != "auto":
             raise ValueError(f"Expected argument `draw` to be 'auto' for site='neuron', but got {self.draw!r}")
-        if self.cuda_graph and self.world_size > 1:
+        if self.cuda_graph and (self.world_size > 1 or self.strategy == "fsdp"):
             raise ValueError(
-                f"Expected argument `cuda_graph` to be False with {self.world_size} processes, but got True"
+                f"Expected argument `cuda_graph` to be False with {self.world_size} processes and "
+                f"strategy={self.strategy!r}, but got True"
             )
 
     @property

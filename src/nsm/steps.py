@@ -12,9 +12,10 @@ from torch.nn.utils import get_total_norm
 
 from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
+from nsm.sharding import whole
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
-COMPILE = {"options": {"fallback_random": True}}
+COMPILE: dict[str, Any] = {"options": {"fallback_random": True}}
 
 Read = Callable[..., tuple[Tensor, Tensor]]
 
@@ -74,7 +75,7 @@ class Step:
         self.fabric.backward(loss)
         if self.synchronous:
             gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            self.finite.logical_and_(get_total_norm(gradients).isfinite() & losses.isfinite().all())
+            self.finite.logical_and_(whole(get_total_norm(gradients)).isfinite() & losses.isfinite().all())
         if not self.synchronous or self.finite:
             self.update()
         return losses
@@ -84,7 +85,7 @@ class Step:
         finite = self.finite & losses.isfinite().all()
         if not self.synchronous:
             weights = [p for group in self.optimizer.param_groups for p in group["params"]]
-            finite = finite & get_total_norm(weights).isfinite()
+            finite = finite & whole(get_total_norm(weights)).isfinite()
         if reduce(self.fabric, finite.int()) < self.fabric.world_size:
             kept = f"; the last good state is in {folder}" if folder else ""
             raise Diverged(f"Expected loss and gradient to be finite, but got others at step {step}{kept}")

@@ -28,9 +28,10 @@ from nsm.ensemble import Ensemble
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
 from nsm.networks import build
-from nsm.processes import Interrupted, agree, gather, on_first, processes, reduce, signals
+from nsm.processes import Interrupted, agree, gather, on_first, processes, reduce, share_buffers, signals
 from nsm.recipes import Recipe
 from nsm.sampling import predict
+from nsm.sharding import collect, follow, whole
 from nsm.steps import COMPILE, GraphedStep, Step
 
 INITIAL_BATCH = 100  # inputs for the data-dependent start, as in the paper
@@ -188,6 +189,7 @@ class _State:
         self.order = Generator().manual_seed(derive(recipe.seed, "order"))
         self.augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", fabric.global_rank))
         self.order_before = self.order.get_state()  # whence the order of this epoch is drawn
+        self.shares: nn.Module | None = None  # with fsdp, what is trained in place of the whole network
 
     def begin(self, folder: Path | None) -> None:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
@@ -243,11 +245,13 @@ class _State:
 
     def save(self, folder: Path) -> None:
         """Make this the run's checkpoint; every process takes part, the first writes."""
+        self._collect()
         tensors = {f"model/{name}": value for name, value in self.network.state_dict().items()}
         if self.kept is not self.network:
             tensors |= {f"average/{name}": value for name, value in self.kept.state_dict().items()}
-        for index, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer/{index}/{key}": value for key, value in moments.items()}
+        # sorted: after a resume each process has an order of its own, but they must ask for the same shares together
+        for index, moments in sorted(self.optimizer.state_dict()["state"].items()):
+            tensors |= {f"optimizer/{index}/{key}": whole(value).cpu() for key, value in sorted(moments.items())}
         own = {"losses": self.losses, "random/augment": self.augment.get_state(), "random/noise": torch.get_rng_state()}
         if self.fabric.device.type == "cuda":
             own["random/cuda"] = torch.cuda.get_rng_state(self.fabric.device)
@@ -263,8 +267,11 @@ class _State:
         row["validation_error"] = errors = None
         last = self.recipe.measure_last or self.recipe.epochs
         if held_out is not None and self.epoch >= self.recipe.epochs - last:
-            errors = [_error(network, held_out, self.epoch, self.fabric) for network in self._networks()]
+            self._collect()
+            networks = (network.to(self.fabric.device) for network in self._networks())
+            errors = [_error(network, held_out, self.epoch, self.fabric) for network in networks]
             row["validation_error"] = sum(errors) / len(errors)
+            self._make_room()
         return row | ({"losses": losses, "validation_errors": errors} if self.recipe.seeds > 1 else {})
 
     @torch.no_grad()
@@ -272,6 +279,7 @@ class _State:
         """Take the weights of an epoch that is over into the network that is kept."""
         if self.kept is self.network:
             return
+        self._collect()
         share = 1 / min(self.epoch + 1, self.recipe.average_epochs)
         for mean, value in zip(_tensors(self.kept), _tensors(self.network), strict=True):
             if mean.is_floating_point():
@@ -288,21 +296,45 @@ class _State:
 
     def stepper(self) -> Step:
         """A step of the network as the fabric runs it: in its precision, in all processes, compiled, captured."""
-        recipe, network = self.recipe, cast(Any, self.network.train())
+        recipe = self.recipe
+        network: Any = self.network.train()
+        if recipe.strategy == "fsdp":
+            network = self.shares = copy.deepcopy(network)
+            self._make_room()
         if recipe.compile and isinstance(network, Ensemble) and self.fabric.device.type == "cuda":
             network.compile_members(**COMPILE)
         elif recipe.compile:
             network = torch.compile(network, **COMPILE)
         read = partial(self.batches.read, generator=self.augment)
-        parts = (*self.fabric.setup(network, self.optimizer), self.fabric, read)
+        if self.shares is None:
+            runs, updates = self.fabric.setup(network, self.optimizer)
+        else:
+            runs = self.fabric.setup_module(network)
+            follow(self.optimizer, self.network, self.shares)
+            updates = self.fabric.setup_optimizers(self.optimizer)
+        parts = (runs, updates, self.fabric, read)
         if recipe.cuda_graph:
             return GraphedStep(recipe, *parts, generators=(self.augment,))
         return Step(recipe, *parts)
 
     def finish(self) -> None:
         """Leave the trained weights in the caller's model."""
+        self._collect()
+        self.model.to(self.fabric.device)
         if self.kept is not self.model:
             self.model.load_state_dict(self._networks()[0].state_dict())
+
+    def _collect(self) -> None:
+        """Bring the whole network, in every process, to where the training of it stands."""
+        share_buffers(self.fabric, self.shares or self.network)
+        if self.shares is not None:
+            collect(self.shares, self.network)
+
+    def _make_room(self) -> None:
+        """Keep whole networks off the device while one is trained in shares."""
+        if self.shares is not None:
+            self.network.cpu()
+            self.kept.cpu()
 
     def _networks(self) -> list[nn.Module]:
         if isinstance(self.kept, Ensemble):
@@ -397,9 +429,11 @@ def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> flo
             yield some
 
     seed = derive(data.recipe.seed, "validation", epoch, fabric.global_rank)
-    with fabric.autocast():
-        prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
-    wrong = (prediction.label != torch.cat(labels)).sum()
+    wrong = torch.zeros((), dtype=torch.long, device=fabric.device)
+    if fabric.global_rank < len(data.dataset):  # else there is nothing in its share
+        with fabric.autocast():
+            prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
+        wrong += (prediction.label != torch.cat(labels)).sum()
     return float(reduce(fabric, wrong)) / len(data.dataset)
 
 

@@ -66,3 +66,16 @@ def test_the_ensemble_of_one_precision_is_stored_too():
     storage = precision.Storage(ensemble, [1], reach=1.0)
     storage.round()
     assert storage.at_rails().tolist() == [1.0]
+
+
+def test_networks_that_were_not_rounded_are_noticed(digits):
+    ensemble = Ensemble([start(precision.RECIPES["ReLU"], digits)])
+    storage = precision.Storage(ensemble, [4], reach=2.0)
+    with pytest.raises(RuntimeError, match="weights of fc1/0/weight to be on their grid"):
+        storage.check()
+    storage.round()
+    storage.check()
+    with torch.no_grad():
+        storage.weights["out/weight"][0, 0, 0] += 0.3 / 300**0.5
+    with pytest.raises(RuntimeError, match="weights of out/weight"):
+        storage.check()

@@ -157,6 +157,27 @@ def test_the_queue_keeps_to_its_time_and_tells_what_failed(tmp_path, monkeypatch
     assert checkpoint.read(part_folder(long, 0, 1, work)).progress["epoch"] < 100_000
 
 
+def test_a_queue_that_is_ended_ends_its_processes(tmp_path, monkeypatch):
+    """They save before they go, and a signal's handler is as it was."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
+    run = replace(RUN, recipe=replace(SMALL, epochs=100_000, measure_last=1, save_every=50))
+    folder, before = part_folder(run, 0, 1, tmp_path), signal.getsignal(signal.SIGTERM)
+
+    def say(text: str) -> None:
+        until = time.monotonic() + 100
+        while not (folder / checkpoint.CHECKPOINT).exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as end:
+        queue.work_through([queue.Job(run, 0, 1)], work=tmp_path, results=tmp_path, say=say)
+    assert end.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    with checkpoint.locked(folder):  # nobody trains there any more
+        assert checkpoint.read(folder).progress["epoch"] < 100_000
+
+
 def test_scaling_keeps_an_nsm_and_breaks_a_relu_network():
     torch.manual_seed(0)
     x = torch.randn(100, 784).sign()

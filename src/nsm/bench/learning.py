@@ -21,7 +21,7 @@ from nsm.sampling import predict
 from nsm.steps import Step
 from nsm.training import _State, fit, set_rates
 
-WARM_STEPS = 40
+WARM_STEPS = {"cpu": 40, "cuda": 300}
 LAW_PASSES = {"cpu": 10, "cuda": 100}
 
 
@@ -41,7 +41,7 @@ class Learner:
 
     def check(self) -> None:
         """It learns, its compiled network gives what the eager one gives, and its noise follows the law."""
-        checks.learns([float(self().mean()) for _ in range(WARM_STEPS)])
+        checks.learns([float(self().mean()) for _ in range(WARM_STEPS[self.inputs.device.type])])
         network, recipe = self.state.network, self.state.recipe
         passes = LAW_PASSES[self.inputs.device.type] if recipe.unit != "dCNN" else 1
         if recipe.compile:
@@ -140,7 +140,7 @@ def _plain(network: str, device: str, dataset: Dataset, compile: bool, channels_
     resident, indices = dataset.to(device), torch.arange(batch, device=device)
     step = PlainStep(model, lambda: resident.batch(indices), 1e-3, compile=compile)
     name = "plain PyTorch " + _name("dCNN", compile, channels_last, device)
-    return Contender(name, step, lambda: checks.learns([float(step()) for _ in range(WARM_STEPS)]))
+    return Contender(name, step, lambda: checks.learns([float(step()) for _ in range(WARM_STEPS[device])]))
 
 
 # ------------------------------------------------------------------------- whole runs of the engine

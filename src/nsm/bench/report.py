@@ -37,15 +37,16 @@ def duration(seconds: float | None) -> str:
 def cells(row: Row) -> dict[str, str]:
     """What a row says, cell by cell; without a time where its result was wrong or it was not run."""
     goal = ", ".join(f"≤ {limit:g}" + (" s" if figure == "seconds" else " ×") for figure, limit in row["goal"].items())
+    work = row["work"] + (" (quick: smaller sizes)" if row.get("quick") else "")
     if row.get("reason"):
-        return {"work": row["work"], "time": "–", "quartiles": "–", "ratio": "–", "goal": goal, "met": row["reason"]}
+        return {"work": work, "time": "–", "quartiles": "–", "ratio": "–", "goal": goal, "met": row["reason"]}
     spread = row["spread"]
     ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3f}"
     if (same := row.get("same_dtype_ratio")) is not None:
         ratio += f" (bf16 ÷ bf16: {same:.3f})"
     quick = " (extrapolated)" if row.get("extrapolated") else ""
     return {
-        "work": row["work"],
+        "work": work,
         "time": duration(row["seconds"]) + quick,
         "quartiles": "–" if spread is None else f"{duration(spread[0])} to {duration(spread[1])}",
         "ratio": ratio,

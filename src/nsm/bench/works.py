@@ -32,7 +32,7 @@ def run(only: Sequence[str] = (), *, quick: bool = False, say: Callable[[dict[st
     with _all_cores() as threads:
         for work in only or known:
             for row in measure(device, work, quick, tried):
-                rows.append({**row, "commit": commit, "torch": torch.__version__})
+                rows.append({**row, "commit": commit, "torch": torch.__version__, "quick": quick})
                 say(rows[-1])
     return {"device": device, "threads": threads, "quick": quick, "rows": rows, "peers": tried}
 

@@ -144,7 +144,7 @@ def _stable_weights(findings: Findings) -> _Judged | None:
     moved = {name: _farthest(network["mean_shift"]) for name, network in record["networks"].items()}
     return _Judged(
         [mean["NSM"] < mean["StNN"]],
-        f"after {record['epochs']} epochs the standard deviation is × {mean['NSM']:.2f} (StNN × {mean['StNN']:.2f}, "
+        f"after {_epochs(record)} the standard deviation is × {mean['NSM']:.2f} (StNN × {mean['StNN']:.2f}, "
         f"n = {record['seeds']}); their mean moves by at most {moved['NSM']:.1g} (StNN {moved['StNN']:.1g}) "
         "first standard deviations",
         record["quick"],
@@ -228,7 +228,7 @@ def _precision(findings: Findings) -> _Judged | None:
     least = [loss["NSM"] <= loss[name] for name in loss if name != "NSM"]
     return _Judged(
         [*fewest, *least],
-        f"mean of the precisions tried, against clipping alone ({record['epochs']} epochs, n = {record['seeds']}): "
+        f"mean of the precisions tried, against clipping alone ({_epochs(record)}, n = {record['seeds']}): "
         + "; ".join(words),
         record["quick"],
     )
@@ -354,6 +354,10 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 def _words(row: dict[str, Any]) -> str:
     return f"{percent(row)} %"
+
+
+def _epochs(record: dict[str, Any]) -> str:
+    return f"{record['epochs']} epoch{'s' * (record['epochs'] > 1)}"
 
 
 def _quick(*rows: dict[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from nsm.paper.showing import COLORS, STYLES
+from nsm.paper.showing import COLORS, STYLES, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,9 +27,8 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
                 [found["standard_error"] or 0 for _, found in points],
                 color=COLORS[short], linestyle=STYLES[short], marker="o", markersize=4, capsize=3, label=name,
             )  # fmt: skip
-        panel.set(xscale="log", yscale="log", xlabel=f"factor of the {way} of hidden layers")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_formatter("")
+        panel.set(xscale="log", xlabel=f"factor of the {way} of hidden layers")
+        logarithmic(panel)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(frameon=False)
     figure.suptitle(f"PI-MNIST, trained networks with scaled weights. {_worst(record)}", fontsize=10)
@@ -58,9 +57,8 @@ def draw_convergence(record: dict[str, Any]) -> "Figure":
         for errors in curve["errors"]:
             panel.plot(curve["epochs"], errors, linewidth=0.6, alpha=0.4, **line)
         panel.plot(curve["epochs"], mean_curve(curve), linewidth=2, label=name, **line)
-    panel.set(xlabel="epoch", ylabel="test error (%)", yscale="log")
-    panel.yaxis.set_major_formatter("{x:g}")
-    panel.yaxis.set_minor_formatter("{x:g}")
+    panel.set(xlabel="epoch", ylabel="test error (%)")
+    logarithmic(panel)
     panel.legend(frameon=False)
     parts = [f"{name} {mean_curve(c)[0]:.2f} % after the first epoch, {mean_curve(c)[-1]:.2f} % after {c['epochs'][-1]}"
              for name, c in record["curves"].items()]  # fmt: skip

@@ -23,7 +23,7 @@ from nsm.ensemble import Ensemble
 from nsm.layers import Stochastic
 from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, label, logarithmic, read, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
 
@@ -61,6 +61,18 @@ class Storage:
         """Put every weight on its grid."""
         for name, weight in self.weights.items():
             weight.copy_(round_stochastically(weight, *self.grids[name]))
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Raise unless every weight is on its grid, so that nothing is recorded of networks that were not rounded."""
+        for name, weight in self.weights.items():
+            limit, step = self.grids[name]
+            place = torch.where(step > 0, (weight + limit) / step.clamp(min=1e-9), 0.0)
+            away = float((place - place.round()).abs().max())
+            if away > 1e-2 or bool((weight.abs() > limit).any()):
+                raise RuntimeError(
+                    f"Expected the weights of {name} to be on their grid, but got some {away:.2g} steps off"
+                )
 
     @torch.no_grad()
     def at_rails(self) -> Tensor:
@@ -135,6 +147,7 @@ def _train(
         if epoch != last:
             rails.append(storage.at_rails())
             last = epoch
+    storage.check()
     networks = [ensemble.member(k) for k in range(ensemble.size)]
     chosen_on = [_error(network, held_out, max(1, num_samples // 5), k) for k, network in enumerate(networks)]
     errors = torch.tensor([_error(network, test, num_samples, k) for k, network in enumerate(networks)])
@@ -188,10 +201,8 @@ def draw(result: dict[str, Any]) -> "Figure":
     for panel in (left, middle):
         panel.set_xticks(range(len(bits)), ["none" if b is None else str(b) for b in bits])
         panel.set(xlabel="bits of a weight (none: clipped alone)")
-    left.set(ylabel="test error (%)", title="error", yscale="log")
-    left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
-    left.tick_params(axis="y", which="minor", labelsize=7)
+    left.set(ylabel="test error (%)", title="error")
+    logarithmic(left)
     middle.set(ylabel="weights at the rails at the end (%)", title="saturation", ylim=(0, None))
     right.set(xlabel="epoch", ylabel="weights at the rails (%)", title="saturation at 4 bits", ylim=(0, None))
     left.legend(frameon=False)

@@ -1,9 +1,12 @@
 """Many parts of runs, on this machine: some processes at a time, a limit on the time, and nothing lost at its end."""
 
+import contextlib
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,31 +73,30 @@ def work_through(
     def over() -> bool:
         return minutes is not None and time.monotonic() - began > 60 * minutes
 
-    while queue or going:
-        busy = {job.run.name for job in (*queue, *going)}
-        for job in [job for job in queue if job.run.start not in busy]:
-            if len(going) < processes and not over():
-                queue.remove(job)
-                going[job] = _start(job, work, root)
-                say(f"{time.monotonic() - began:6.0f} s  {job.name}: begins")
-        for job, (process, log) in list(going.items()):
-            if process.poll() is None:
-                continue
-            del going[job]
-            if process.returncode == 0:
-                collect(job.run, work, results)
-                words = log.read_text().strip().splitlines()[-1]
-            else:
-                unfinished.append(job.name)
-                words = f"{job.name}: status {process.returncode}: " + " ".join(log.read_text().splitlines()[-1:])
-            say(f"{time.monotonic() - began:6.0f} s  {words}")
-        if over():
-            unfinished += [job.name for job in queue]
-            queue.clear()
-            for process, _ in going.values():
-                process.terminate()
-            _wait(going, seconds=60)
-        time.sleep(0.2)
+    with _children(going):
+        while queue or going:
+            busy = {job.run.name for job in (*queue, *going)}
+            for job in [job for job in queue if job.run.start not in busy]:
+                if len(going) < processes and not over():
+                    queue.remove(job)
+                    going[job] = _start(job, work, root)
+                    say(f"{time.monotonic() - began:6.0f} s  {job.name}: begins")
+            for job, (process, log) in list(going.items()):
+                if process.poll() is None:
+                    continue
+                del going[job]
+                if process.returncode == 0:
+                    collect(job.run, work, results)
+                    words = log.read_text().strip().splitlines()[-1]
+                else:
+                    unfinished.append(job.name)
+                    words = f"{job.name}: status {process.returncode}: " + " ".join(log.read_text().splitlines()[-1:])
+                say(f"{time.monotonic() - began:6.0f} s  {words}")
+            if over():
+                unfinished += [job.name for job in queue]
+                queue.clear()
+                _end(going, seconds=60)
+            time.sleep(0.2)
     return unfinished
 
 
@@ -107,7 +109,23 @@ def _start(job: Job, work: Path, root: Path | None) -> tuple[subprocess.Popen, P
         return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT), log
 
 
-def _wait(going: dict[Job, tuple[subprocess.Popen, Path]], seconds: float) -> None:
+@contextlib.contextmanager
+def _children(going: dict[Job, tuple[subprocess.Popen, Path]]) -> Iterator[None]:
+    """However this process ends, but by SIGKILL, those that it started end with it, after saving."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number)) if main else None
+    try:
+        yield
+    finally:
+        _end(going, seconds=60)
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _end(going: dict[Job, tuple[subprocess.Popen, Path]], seconds: float) -> None:
+    """Ask processes to end, and wait for them to save."""
+    for process, _ in going.values():
+        process.terminate()
     until = time.monotonic() + seconds
     for process, _ in going.values():
         try:

@@ -57,7 +57,7 @@ def reproduce(
         module = importlib.import_module(f"nsm.paper.{name}")
         known |= {run.name: module.QUICK.of(run) if quick else run for run in module.runs().values()}
     wanted = [known[name] for table in tables for name in importlib.import_module(f"nsm.paper.{table}").runs()]
-    waiting = jobs(_possible(wanted, root, say), work=work, results=results, seeds=seeds,
+    waiting = jobs(with_data(wanted, root, say), work=work, results=results, seeds=seeds,
                    together=together or (1 if ray else seeds))  # fmt: skip
     left = _work_through(waiting, ray, processes, root, work, results, say)
     found: dict[str, Any] = {"quick": quick, "results": str(results), "not_finished": left, "figures": {}}
@@ -88,7 +88,7 @@ def _work_through(
     return work_through(waiting, work=work, results=results, root=root, processes=processes, say=say)
 
 
-def _possible(runs: list[Run], root: Path | None, say: Callable[[str], None]) -> list[Run]:
+def with_data(runs: list[Run], root: Path | None, say: Callable[[str], None]) -> list[Run]:
     """The runs whose data are on this machine."""
     there, place = [], data_root(root)
     for run in runs:

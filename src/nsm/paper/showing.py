@@ -49,6 +49,16 @@ def save(figure: "Figure", name: str, results: Path = RESULTS) -> list[Path]:
         return save_figure(figure, results / "figures" / name)
 
 
+def logarithmic(panel: Any) -> None:
+    """A logarithmic axis of errors, with ticks that can be read."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    panel.set_yscale("log")
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(NullFormatter())
+
+
 def label(result: dict[str, Any]) -> str:
     """What a title must say of a run that was cut short."""
     return "quick version: " if result.get("quick") else ""
