@@ -22,7 +22,7 @@ class Absent(Exception):
     """There is nothing to measure here."""
 
 
-def kernel() -> Callable[[Tensor, Tensor, float, int, int], Tensor]:
+def kernel() -> Callable[[Tensor, Tensor, float, Tensor], Tensor]:
     """The kernel; `Absent` where there is none."""
     try:
         return import_module("nsm.kernels.blankout").blankout_linear
@@ -55,14 +55,14 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
     weight = torch.randn(outputs, inputs, generator=random).to(device) / inputs**0.5
     mean, variance = P * z @ weight.T, (P * (1 - P) * weight.square().sum(1)).expand(batch, outputs)
     compiled: Any = torch.compile(masked_sum)
-    counter = iter(range(2**31))
+    new_key = import_module("nsm.kernels.fire").new_key
 
     def contender(name: str, draw: Callable[[], Tensor]) -> Contender:
         return Contender(name, draw, lambda: checks.same_moments(draw(), mean, variance, name))
 
     found = race(
         {
-            "kernel": [contender("kernel", lambda: run(z, weight, P, 0, next(counter)))],
+            "kernel": [contender("kernel", lambda: run(z, weight, P, new_key(z.device)))],
             "masked product": [contender("masked product, eager", lambda: masked_product(z, weight, P))],
             "compiled": [contender("masked sum, compiled", lambda: compiled(z, weight, P))],
         },
@@ -81,9 +81,6 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
 
 
 def operations_per_xi() -> float:
-    """Integer instructions that one ξ needs: its share of a Philox block, and a comparison or mask and a selection.
-
-    The kernel says how many ξ it cuts from the four words of a block; 16 of 8 bits each if it does not.
-    """
-    module = import_module("nsm.kernels.blankout")
-    return PHILOX_OPERATIONS / getattr(module, "XI_PER_BLOCK", 16) + 2
+    """Integer instructions that one ξ needs: its share of a Philox block of 128 bits, and a mask and a selection."""
+    _, count = import_module("nsm.kernels.blankout").digits(P)
+    return PHILOX_OPERATIONS * count / 128 + 2
