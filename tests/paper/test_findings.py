@@ -1,0 +1,44 @@
+"""What is read from results, whatever part of them is there."""
+
+import math
+import shutil
+
+import pytest
+
+from nsm.paper.findings import RECORDS, difference, error_of, gather, mark
+from nsm.paper.rows import ROWS
+from paper_results import make_up
+
+
+def test_an_empty_folder_has_every_row_and_none_was_run(tmp_path):
+    findings = gather(tmp_path)
+    assert [row["model"] for row in findings.rows] == [row.model for row in ROWS]
+    assert all(row["mean"] is None and mark(row) == "" and difference(row) is None for row in findings.rows)
+    assert findings.runs == {}
+    assert findings.records == {}
+    assert findings.row("table1", "PI MNIST", "NSM") is None
+
+
+@pytest.mark.parametrize("missing", ["paper.json", "paper/scaling.json", "paper/pi-mnist-nsm.json"])
+def test_any_file_may_be_missing(tmp_path, missing):
+    make_up(tmp_path, share=1.0)
+    whole = gather(tmp_path)
+    assert whole.row("table1", "PI MNIST", "NSM") is not None
+    (tmp_path / missing).unlink()
+    part = gather(tmp_path)
+    assert len(part.rows) == len(whole.rows)
+    assert ("scaling" in part.records) == (missing != "paper/scaling.json")
+    assert ("pi-mnist-nsm" in part.runs) == (missing != "paper/pi-mnist-nsm.json")
+    shutil.rmtree(tmp_path / "paper")
+    assert gather(tmp_path).runs == {}
+
+
+def test_the_error_of_a_single_network_is_that_of_a_share():
+    row = {"mean": 2.0, "standard_error": None, "test_inputs": 2500, "paper": 2.5}
+    assert error_of(row) == pytest.approx(100 * math.sqrt(0.02 * 0.98 / 2500))  # 0.28
+    assert mark(row) == "≈"
+    assert mark({**row, "test_inputs": 40_000}) == "▲"
+
+
+def test_names_of_records_are_files():
+    assert len(set(RECORDS.values())) == len(RECORDS)
