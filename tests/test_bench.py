@@ -313,8 +313,9 @@ def test_the_masked_product_follows_its_law():
 
 def test_the_kernel_is_raced_and_its_share_told(monkeypatch):
     class Module:
-        blankout_linear = staticmethod(lambda z, weight, p, key, offset: blankout.masked_product(z, weight, p))
-        XI_PER_BLOCK = 128
+        blankout_linear = staticmethod(lambda z, weight, p, key: blankout.masked_product(z, weight, p))
+        new_key = staticmethod(lambda device: torch.zeros(1))
+        digits = staticmethod(lambda p: (1, 1))
 
     torch.manual_seed(0)
     monkeypatch.setattr(blankout, "import_module", lambda name: Module)
@@ -324,7 +325,7 @@ def test_the_kernel_is_raced_and_its_share_told(monkeypatch):
     assert set(found.best) == {"kernel", "masked product", "compiled"}
     assert share["operations_per_xi"] == 100 / 128 + 2
     assert share["share_of_integer_limit"] == pytest.approx(share["xi_per_second"] * share["operations_per_xi"] / 1e9)
-    Module.blankout_linear = staticmethod(lambda z, weight, p, key, offset: 1.01 * p * z @ weight.T)
+    Module.blankout_linear = staticmethod(lambda z, weight, p, key: 1.01 * p * z @ weight.T)
     with pytest.raises(Wrong, match="kernel: Expected the variance"):
         blankout.blankout_race("cpu", 1, sizes=(64, 32, 400))
 
