@@ -5,9 +5,11 @@ and name it in `COMMANDS`; a dict there is a group of commands.
 """
 
 import contextlib
+import functools
 import itertools
 import json as _json
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -409,7 +411,7 @@ def reproduce(
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
     from nsm.paper.reproduce import reproduce as run_again
 
-    said = _console(stderr=True).print
+    said = functools.partial(print, file=sys.stderr, flush=True)
     places: dict[str, Any] = {"root": root, "work": work, "results": results}
     try:
         found = run_again(what, quick=quick, seeds=seeds, processes=processes, ray=ray, say=said, **places)

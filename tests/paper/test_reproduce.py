@@ -75,6 +75,18 @@ def test_runs_without_their_data_are_left_out(place):
     assert (place / "results" / "paper.json").exists()
 
 
+def test_a_few_recordings_are_not_taken_for_all(place):
+    for part, count in (("Train", 1000), ("Test", 100)):
+        for k in range(count):
+            path = place / "data/nmnist" / part / str(k % 10) / f"{k:05}.bin"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+    runs, said = from_rows("table2"), list[str]()
+    there = room.with_data([runs["nmnist-bnsm"], runs["nmnist-subset-bnsm"]], place / "data", said.append)
+    assert there == [runs["nmnist-subset-bnsm"]]
+    assert said == [f"nmnist-bnsm: left out, since {place / 'data'} has 1,000 + 100 recordings of nmnist"]
+
+
 def test_wrong_arguments(place, capsys):
     for words, message in (
         (["table1", "--seeds", "0"], "Expected --seeds to be at least 1, but got 0"),

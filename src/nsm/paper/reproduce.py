@@ -89,12 +89,15 @@ def _work_through(
 
 
 def with_data(runs: list[Run], root: Path | None, say: Callable[[str], None]) -> list[Run]:
-    """The runs whose data are on this machine."""
+    """The runs whose data are on this machine; of N-MNIST, as many recordings as they ask for."""
     there, place = [], data_root(root)
     for run in runs:
         entry = find(run.recipe.data)
-        if entry.kind == "embedded" or {"train", "test"} <= set(find_files(entry, place)):
-            there.append(run)
-        else:
+        files = {} if entry.kind == "embedded" else find_files(entry, place)
+        if entry.kind != "embedded" and not {"train", "test"} <= set(files):
             say(f"{run.name}: left out, since {entry.name} is not in {place} (nsm data get {entry.name})")
+        elif entry.kind == "nmnist" and (found := (len(files["train"]), len(files["test"]))) != run.sizes:
+            say(f"{run.name}: left out, since {place} has {found[0]:,} + {found[1]:,} recordings of {entry.name}")
+        else:
+            there.append(run)
     return there

@@ -29,6 +29,8 @@ from nsm.paper.scaling import scaling
 from nsm.recipes import Recipe
 from nsm.training import fit
 
+#: Networks whose weights are scaled after training, under the names they are shown with.
+SCALED = {"NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu"}
 PART = "part.json"  # in the folder of a part, once it is finished
 _MACHINE = (  # fields of a recipe that say how it is computed, not what
     "seed", "seeds", "init_from", "accelerator", "devices", "num_nodes", "precision", "compile", "cuda_graph",
@@ -111,8 +113,9 @@ def from_rows(table: str | None = None, rows: tuple[Row, ...] = ROWS) -> dict[st
             num_samples=100,
             measure_last=row.last,
         )
-        scaled = row.table == "table1" and row.recipe.unit in ("bNSM", "StNN", "dCNN")
-        runs[row.run] = Run(name=row.run, recipe=recipe, start=row.start, sizes=row.sizes, scaled=scaled)
+        runs[row.run] = Run(
+            name=row.run, recipe=recipe, start=row.start, sizes=row.sizes, scaled=row.run in SCALED.values()
+        )
     return runs
 
 

@@ -4,12 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsm import record
-from nsm.paper.runs import Quick, Run, from_rows
+from nsm.paper.runs import SCALED, Quick, Run, from_rows
 from nsm.paper.summary import curves
 
 QUICK = Quick(inputs=(6_000, 300), epochs=2, samples=10)
 CONVERGENCE_EPOCHS = 30
-SCALED = {"NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu"}
 CONVERGENCE = {"NSM": "pi-mnist-nsm-convergence", "StNN": "pi-mnist-stnn-convergence"}
 
 
