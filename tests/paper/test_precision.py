@@ -79,3 +79,21 @@ def test_networks_that_were_not_rounded_are_noticed(digits):
         storage.weights["out/weight"][0, 0, 0] += 0.3 / 300**0.5
     with pytest.raises(RuntimeError, match="weights of out/weight"):
         storage.check()
+
+
+def test_the_rate_is_the_one_that_is_best_on_validation_digits(monkeypatch, tmp_path):
+    """With outcomes given: the lowest test error at another rate does not matter, and every try is kept."""
+    outcomes = {1e-4: (3.0, 1.0), 3e-4: (2.0, 9.0), 1e-3: (2.5, 0.5)}  # rate: validation and test error
+
+    def train(recipe, digits, held_out, test, bits, seeds, reach, num_samples):
+        validation, mean = outcomes[recipe.lr]
+        row = {"lr": recipe.lr, "mean": mean, "standard_error": 0.1, "n": seeds, "at_rails": [0.0, 0.1]}
+        return [{**row, "validation_error": validation} for _ in bits]
+
+    monkeypatch.setattr(precision, "_train", train)
+    result = precision.run(seeds=2, epochs=4, results=tmp_path)
+    assert len(result["rows"]) == 3 * len(precision.BITS)
+    for row in result["rows"]:
+        assert (row["lr"], row["mean"]) == (3e-4, 9.0)
+        assert row["validation_error_by_lr"] == {"0.0001": 3.0, "0.0003": 2.0, "0.001": 2.5}
+    assert (tmp_path / "figures" / "precision.png").exists()

@@ -16,6 +16,12 @@ from nsm.paper.figure_statistics import mean_cosine
 from nsm.paper.findings import Findings, error_of, percent
 
 CONFIRMED, NOT_CONFIRMED, MIXED, OPEN = "confirmed", "not confirmed", "mixed", "not yet measured"
+#: When the rules were made, which a reader of verdicts must know.
+RULES_WRITTEN = (
+    "The rules were written before any row of a table was run, but after the percentiles and short versions of the "
+    "other figures had been seen: those of covariate shift, stable weights, gradient angles and fixed precision were "
+    "not blind to them."
+)
 #: sigmoid(x) is nearest to ½(1 + erf t) for x = 1.702 √2 t, so w·z of an StNN is worth this much less t.
 LOGIT_PER_T = 1.702 * math.sqrt(2)
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nsm.paper.claims import Verdict, verdicts
+from nsm.paper.claims import RULES_WRITTEN, Verdict, verdicts
 from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, ours
 from nsm.paper.showing import RESULTS
 
@@ -21,6 +21,8 @@ def claims_page(findings: Findings, results: Path = RESULTS) -> str:
         "Neftci, NeurIPS 2019), claim by claim and row by row. This page is written by `python -m nsm.paper.pages`",
         "from the files in `results/`; `nsm report` makes a page with all figures and settings. Verdicts follow the",
         "rule that stands with each claim; ± is one standard error over seeds.",
+        "",
+        RULES_WRITTEN,
         "",
         "| claim | verdict | found |",
         "|---|---|---|",

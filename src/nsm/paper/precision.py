@@ -3,7 +3,8 @@
 The paper says that the NSM mitigates saturation at the boundaries of fixed-range weights and is robust to their fixed
 precision, and shows no figure. Here all weights, the output layer's too, are clipped to ± `reach`/√fan-in and stored
 with 2 to 8 bits, updates being rounded at random (`nsm.paper.fixed_point`); biases and β, one for each unit, are not.
-The learning rate is chosen for every network and precision on the validation digits, from the same three.
+The learning rate is chosen for every network and precision on the validation digits, from the same three, and the
+record keeps what each of them gave; the range was set beforehand and is the same for all.
 
 On a GPU all precisions and seeds of a network are trained side by side: ``python -m nsm.paper.precision``.
 """
@@ -107,7 +108,8 @@ def run(
         ]
         for b, outcomes in zip(bits, zip(*tried, strict=True), strict=True):  # of each rate
             best = min(outcomes, key=lambda row: row["validation_error"])
-            rows.append({"network": name, "bits": b, **best})
+            tries = {f"{row['lr']:g}": row["validation_error"] for row in outcomes}
+            rows.append({"network": name, "bits": b, **best, "validation_error_by_lr": tries})
     result = {
         "about": "PI-MNIST with weights clipped to ± reach/√fan-in and stored at few bits; bits null: clipped alone",
         "quick": quick,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsm import record
 from nsm.paper import figure_curves, figure_percentiles, figure_statistics, figure_weights, precision
-from nsm.paper.claims import verdicts
+from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, amount, difference, duration, gather, mark, ours
 from nsm.paper.showing import RESULTS, save
 from nsm.recipes import Recipe
@@ -101,7 +101,8 @@ def _claims(findings: Findings) -> str:
                 f"{escape(claim.found)}<br><small>{escape(claim.rule)}</small>",
             ]
         )
-    return _grid("claims", ["claim", "verdict", "found, and the rule"], rows, escaped=True)
+    note = f"<p><small>{escape(RULES_WRITTEN)}</small></p>"
+    return note + _grid("claims", ["claim", "verdict", "found, and the rule"], rows, escaped=True)
 
 
 def _table(findings: Findings, table: str) -> str:
