@@ -192,6 +192,15 @@ def test_two_keep_shares_or_the_whole(two):
     assert first == (tuple(n // 2 for n in in_all) if two.name.startswith("fsdp") else in_all)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_one_process_may_keep_all_shares(device):
+    """A process of its own, which keeps the process group to itself."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "one_process.py", device], env=ENVIRONMENT, timeout=120
+    )
+    assert done.returncode == 0
+
+
 # ------------------------------------------------------------------------- whoever starts them
 
 RUN = ["nsm.cli", "train", "pi-mnist", "--train-split", "validation", "--validation-split", "None", "--epochs", "2",
