@@ -3,8 +3,8 @@
     python benchmarks/online.py [OUTPUT]
 
 The NSM, whose learning and inference are one network, beside the same architecture with batch normalisation, both at
-batch size 1. The learning rate of each is the best of a few on the validation digits; the test digits are for the
-final number.
+batch size 1. The learning rate of each is the best on the validation digits, of a grid that is widened until the best
+lies inside; the test digits are for the final number.
 """
 
 import sys
@@ -21,7 +21,8 @@ from nsm.recipes import MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM, Recipe
 from nsm.training import fit
 
 ROOT = Path(__file__).resolve().parent.parent
-RATES = (1e-4, 3e-4, 1e-3)
+RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+START = slice(3, 6)  # the first to be tried
 SEEDS = 3  # networks trained together
 
 
@@ -33,15 +34,24 @@ def learn(recipe: Recipe, splits: tuple[str, ...] = ("validation", "test")) -> d
         return {split: evaluate(folder, split=split) for split in splits}
 
 
+def search(recipe: Recipe) -> tuple[float, dict[float, dict[str, dict]]]:
+    """The best rate, which has a worse one on either side unless the grid ends there, and all that were tried."""
+    tried, ahead = {}, list(RATES[START])
+    while True:
+        tried |= {rate: learn(replace(recipe, lr=rate)) for rate in ahead}
+        best = min(tried, key=lambda rate: tried[rate]["validation"]["error"])
+        at = RATES.index(best)
+        ahead = [rate for rate in RATES[max(at - 1, 0) : at + 2] if rate not in tried]
+        if not ahead:
+            return best, dict(sorted(tried.items()))
+
+
 def main(output: Path) -> None:
-    """Train with every rate, choose by validation, report the test error of the chosen one."""
+    """Choose a rate by validation, report the test error of the chosen one."""
     rows = []
     for name, recipe in (("bNSM", MNIST_ONLINE), ("batch norm", MNIST_ONLINE_BATCH_NORM)):
-        graph = torch.cuda.is_available()
-        tried = {
-            rate: learn(replace(recipe, lr=rate, seeds=SEEDS, save_every=None, cuda_graph=graph)) for rate in RATES
-        }
-        best = min(tried, key=lambda rate: tried[rate]["validation"]["error"])
+        together = replace(recipe, seeds=SEEDS, save_every=None, cuda_graph=torch.cuda.is_available())
+        best, tried = search(together)
         test = tried[best]["test"]
         rows.append(
             {

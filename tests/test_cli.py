@@ -1,5 +1,6 @@
 """The command line as a user meets it: a process, its output, its exit status."""
 
+import contextlib
 import functools
 import hashlib
 import http.server
@@ -14,10 +15,12 @@ import threading
 import time
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from data import samples
+from data.real import real
 from nsm import cli
 from nsm.data import catalogue, load
 
@@ -169,21 +172,29 @@ def publish(folder):
         path.rename(folder / path.name)
 
 
-@pytest.fixture
-def mirror(tmp_path, monkeypatch):
-    """A server with tiny sets under the published names, and a catalogue that points to it."""
-    published = tmp_path / "published"
-    publish(published)
+@contextlib.contextmanager
+def serving(folder):
+    """The address of a server of the files in a folder."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format, *args):
             pass
 
-    handler = functools.partial(Handler, directory=str(published))
+    handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        home = f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A server with tiny sets under the published names, and a catalogue that points to it."""
+    published = tmp_path / "published"
+    publish(published)
+    with serving(published) as home:
         for name, entry in catalogue.ENTRIES.items():
             if name == "mnist-grey":
                 continue  # its SHA-256 are known: no copy of other digits could pass for it
@@ -194,8 +205,42 @@ def mirror(tmp_path, monkeypatch):
                 downloads.append(replace(item, urls=(home + "not-there", home + path.name), md5=md5))
             monkeypatch.setitem(catalogue.ENTRIES, name, replace(entry, downloads=tuple(downloads)))
         yield published
-        server.shutdown()
-        thread.join()
+
+
+@pytest.fixture
+def digits(tmp_path, monkeypatch):
+    """A server of grey digits, which the published checksums are for or not, and a catalogue that points to it."""
+    published = tmp_path / "published"
+    published.mkdir()
+    entry = catalogue.ENTRIES["mnist-grey"]
+    with serving(published) as home:
+        items = [replace(item, urls=(home + "not-there", home + Path(item.file).name)) for item in entry.downloads]
+        monkeypatch.setitem(catalogue.ENTRIES, "mnist-grey", replace(entry, downloads=tuple(items)))
+        yield published
+
+
+def test_get_the_grey_digits(digits, tmp_path, capsys):
+    """The published files, bytes and checksums and all."""
+    for path in real("mnist").glob("*.gz"):
+        (digits / path.name).symlink_to(path)
+    root = tmp_path / "root"
+    for _ in range(2):
+        assert cli.main(["data", "get", "mnist-grey", "--root", str(root), "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["files"], report["known"], report["recorded"]) == (4, 4, 0)
+        assert (report["train"], report["test"]) == (60_000, 10_000)
+    assert sorted(path.name for path in (root / "mnist").iterdir()) == sorted(path.name for path in digits.iterdir())
+    grey, embedded = load("mnist-grey", "test", root), load("mnist", "test")
+    assert ((grey.inputs >= 0.5).float() * 2 - 1).equal(embedded.inputs)
+
+
+def test_other_grey_digits_are_refused(digits, tmp_path, capsys):
+    samples.write_idx(digits)
+    root = tmp_path / "root"
+    assert cli.main(["data", "get", "mnist-grey", "--root", str(root)]) == 3
+    known = "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    assert f"to have SHA-256 {known}, but got another file" in capsys.readouterr().err
+    assert not [path for path in root.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "emnist-letters", "cifar10", "cifar100", "nmnist", "dvsgesture"])
