@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ def bench(only: Sequence[str], quick: bool, out: Path | None, as_json: bool) -> 
     Raises:
         ValueError: A name is not that of a work.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of every start and stop
     from nsm import record
     from nsm.bench import report
     from nsm.bench.works import run

@@ -4,11 +4,11 @@ import contextlib
 import copy
 import functools
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -178,9 +178,17 @@ def _peak_allocated(num_samples: int, images: int, chunk_size: int) -> dict[str,
 def _peak_resident(num_samples: int, images: int, chunk_size: int) -> dict[str, int]:
     work = _predicted("cpu", num_samples, images, chunk_size)
     next(work)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux then counts the peak from here, not from the imports
+    before = _resident("VmRSS")
     next(work)
-    return {"before": 1024 * before, "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    return {"before": before, "peak": _resident("VmHWM")}
+
+
+def _resident(field: str) -> int:
+    """A size of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def _mc(device: str, quick: bool) -> Found:
 
 
 def _memory(device: str, quick: bool) -> Found:
-    images = 10_000 if device == "cuda" else 10 if quick else 100
+    images = 10_000 if device == "cuda" else 10 if quick else 500
     few, many = (inference.peak(device, samples, images) for samples in (10, 1000))
     what = "max_memory_allocated" if device == "cuda" else "peak resident size of a fresh process"
     case = {
