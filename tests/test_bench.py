@@ -314,8 +314,8 @@ def test_the_masked_product_follows_its_law():
 def test_the_kernel_is_raced_and_its_share_told(monkeypatch):
     class Module:
         blankout_linear = staticmethod(lambda z, weight, p, key: blankout.masked_product(z, weight, p))
-        new_key = staticmethod(lambda device: torch.zeros(1))
         digits = staticmethod(lambda p: (1, 1))
+        new_key = staticmethod(lambda device: torch.zeros(1, dtype=torch.int64))
 
     torch.manual_seed(0)
     monkeypatch.setattr(blankout, "import_module", lambda name: Module)

@@ -22,12 +22,13 @@ class Absent(Exception):
     """There is nothing to measure here."""
 
 
-def kernel() -> Callable[[Tensor, Tensor, float, Tensor], Tensor]:
-    """The kernel; `Absent` where there is none."""
+def kernel(p: float) -> tuple[Callable[[Tensor, Tensor], Tensor], float]:
+    """The kernel, with a new key for every call, and how many ξ it cuts from a block; `Absent` where there is none."""
     try:
-        return import_module("nsm.kernels.blankout").blankout_linear
-    except (ImportError, AttributeError) as error:
+        blankout, fire = (import_module(f"nsm.kernels.{name}") for name in ("blankout", "fire"))
+    except ImportError as error:
         raise Absent(f"there is no kernel: {error}") from None
+    return lambda z, weight: blankout.blankout_linear(z, weight, p, fire.new_key(z.device)), 128 / blankout.digits(p)[1]
 
 
 def masked_product(z: Tensor, weight: Tensor, p: float) -> Tensor:
@@ -47,7 +48,7 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
 
     Checked: mean and variance of the sums are the law's.
     """
-    run = kernel()
+    run, xi_per_block = kernel(P)
     torch._dynamo.reset()
     inputs, outputs, batch = sizes
     random = torch.Generator().manual_seed(0)
@@ -70,7 +71,7 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
         calls=3,
     )
     drawn = inputs * outputs * batch / found.best["kernel"][1].seconds
-    operations = operations_per_xi()
+    operations = PHILOX_OPERATIONS / xi_per_block + 2  # and a test of a bit, and a selection
     limit = integer_rate(device)
     return found, {
         "xi_per_second": drawn,
@@ -78,9 +79,3 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
         "integer_limit_per_second": limit,
         "share_of_integer_limit": drawn * operations / limit,
     }
-
-
-def operations_per_xi() -> float:
-    """Integer instructions that one ξ needs: its share of a Philox block of 128 bits, and a mask and a selection."""
-    _, count = import_module("nsm.kernels.blankout").digits(P)
-    return PHILOX_OPERATIONS * count / 128 + 2
