@@ -56,14 +56,13 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
     weight = torch.randn(outputs, inputs, generator=random).to(device) / inputs**0.5
     mean, variance = P * z @ weight.T, (P * (1 - P) * weight.square().sum(1)).expand(batch, outputs)
     compiled: Any = torch.compile(masked_sum)
-    new_key = import_module("nsm.kernels.fire").new_key
 
     def contender(name: str, draw: Callable[[], Tensor]) -> Contender:
         return Contender(name, draw, lambda: checks.same_moments(draw(), mean, variance, name))
 
     found = race(
         {
-            "kernel": [contender("kernel", lambda: run(z, weight, P, new_key(z.device)))],
+            "kernel": [contender("kernel", lambda: run(z, weight))],
             "masked product": [contender("masked product, eager", lambda: masked_product(z, weight, P))],
             "compiled": [contender("masked sum, compiled", lambda: compiled(z, weight, P))],
         },
