@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import nsm
+from data import samples
 from nsm import checkpoint
 from nsm.data import DataError
 from nsm.paper import queue, runs, scaling, summary
@@ -107,6 +108,24 @@ def test_a_start_from_another_run(tmp_path):
         after = checkpoint.load(part_folder(later, 0, 2, tmp_path), member=member)
         torch.testing.assert_close(after.get_parameter("out.weight"), before.get_parameter("out.weight"))
         torch.testing.assert_close(after.get_parameter("fc1.weight"), before.get_parameter("fc1.0.weight"))
+
+
+def test_gestures_from_files_to_both_errors(tmp_path):
+    """Table 4 on recordings in the published format, three windows each of which two are of one gesture."""
+    samples.write_aedat(tmp_path / "dvsgesture", (1, 20, 24))
+    tiny = {"epochs": 1, "measure_last": 1, "num_samples": 1, "accelerator": "cpu"}
+    table = {name: replace(run, recipe=replace(run.recipe, **tiny)) for name, run in from_rows("table4").items()}
+    for name in ("dvs-dcnn", "dvs-bnsm"):
+        part = json.loads(train_part(table[name], 0, 1, tmp_path / "work", tmp_path).read_text())
+        collect(table[name], tmp_path / "work", tmp_path / "results")
+        assert (part["training_inputs"], part["test_inputs"]) == (6, 3)
+        assert round(3 * part["errors"][0][0] / 100, 4) in (0, 1, 2, 3)
+        assert part["errors_per_recording"][0] in (0, 50, 100)
+    rows = {row["model"]: row for row in summary.rows(tmp_path / "results", table) if row["table"] == "table4"}
+    assert rows["bNSM"]["mean"] == part["errors"][0][0]
+    assert rows["bNSM, whole recordings"]["mean"] == part["errors_per_recording"][0]
+    assert rows["bNSM, whole recordings"]["paper"] is None
+    assert rows["gNSM"]["reason"].startswith("the recordings were not at hand")
 
 
 def test_a_part_that_was_killed_goes_on_as_a_process(tmp_path, monkeypatch):

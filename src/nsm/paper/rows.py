@@ -23,7 +23,8 @@ class Row:
         run: The run it comes from; None for a figure of others that we do not run.
         recipe: How that run's networks are trained; None with ``run``.
         last: Over how many last epochs the error is averaged.
-        measure: Which error of the run: as trained, or scaled by 0.1 in one of the ways of `nsm.paper.scaling`.
+        measure: Which error of the run: that of its networks as trained ("error"), of their average over the windows
+            of a recording ("recordings"), or scaled by 0.1 in one of the ways of `nsm.paper.scaling`.
         start: The run whose trained deterministic network is the start of this one's.
         sizes: Training and test inputs the data set must have for this row.
         own: Whether the row is ours rather than the paper's.
@@ -117,7 +118,8 @@ def _table4() -> list[Row]:
     for unit, paper in (("bNSM", 8.56), ("gNSM", 8.83), ("dCNN", 9.16)):
         trained = None if unit == "dCNN" else "dvs-dcnn"
         recipe = replace(DVS_CNN, unit=unit)
-        rows.append(_convolutional("table4", "DVS Gestures", "dvs", unit, paper, recipe, None, start=trained))
+        row = _convolutional("table4", "DVS Gestures", "dvs", unit, paper, recipe, None, start=trained)
+        rows += [row, replace(row, model=f"{unit}, whole recordings", paper=None, measure="recordings", own=True)]
     return rows
 
 

@@ -23,6 +23,7 @@ import torch
 from nsm import checkpoint, record
 from nsm.batches import derive
 from nsm.data import DataError, Dataset, load
+from nsm.evaluation import evaluate
 from nsm.networks import build
 from nsm.paper.rows import ROWS, Row
 from nsm.paper.scaling import scaling
@@ -156,6 +157,10 @@ def train_part(run: Run, seed: int, seeds: int, work: Path, root: Path | None = 
     if run.scaled:
         networks = [checkpoint.load(folder, member=k) for k in range(seeds)]
         part["scaling"] = scaling(networks, test, recipe)
+    if test.recordings is not None and run.inputs is None:
+        split, samples = str(recipe.validation_split), recipe.num_samples
+        whole = evaluate(folder, split=split, num_samples=samples, root=root)["members"]
+        part["errors_per_recording"] = [round(100 * member["error_per_recording"], 6) for member in whole]
     record.write(folder / PART, part)
     return folder / PART
 

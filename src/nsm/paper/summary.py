@@ -53,6 +53,8 @@ def _values(row: Row, part: dict[str, Any]) -> list[float]:
     """One error for each seed of a part."""
     if row.measure == "error":
         return [statistics.fmean(errors) for errors in part["errors"]]
+    if row.measure == "recordings":
+        return part.get("errors_per_recording", [])
     return part.get("scaling", {}).get(row.measure, {}).get("0.1", [])
 
 
