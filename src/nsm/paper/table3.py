@@ -2,7 +2,7 @@
 
 from nsm.paper.runs import Quick, Run, from_rows
 
-QUICK = Quick(inputs=(200, 50), epochs=1, samples=2)
+QUICK = Quick(inputs=(100, 20), epochs=1, samples=2)
 
 
 def runs() -> dict[str, Run]:
