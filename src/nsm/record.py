@@ -38,8 +38,10 @@ def hardware() -> str:
 def commit() -> str | None:
     """The commit of the checkout this code runs from, with ``+changes`` if files differ.
 
-    A copy without its history is told by the variable NSM_COMMIT; without either it is None.
+    A copy with another history than its own, or none, is told by the variable NSM_COMMIT; without either it is None.
     """
+    if told := os.environ.get("NSM_COMMIT"):
+        return told
     here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
@@ -49,7 +51,7 @@ def commit() -> str | None:
     try:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("NSM_COMMIT")
+        return None
 
 
 def write(path: str | Path, record: dict[str, Any]) -> None:
