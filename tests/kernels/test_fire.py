@@ -23,17 +23,37 @@ SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (257, 300)]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def lanes(key, count, bits):
-    """The random integers of one call: Philox in torch, cut as the kernels cut it."""
-    per = 128 // bits
-    blocks = -(-count // per)
-    zero = torch.zeros(blocks, dtype=torch.int64)
-    words = philox.philox(
-        (torch.arange(blocks), zero, zero, zero), (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF)
-    )
-    half = 1 << (bits - 1)
-    parts = [((word >> shift & (2 * half - 1)) ^ half) - half for word in words for shift in range(0, 32, bits)]
-    return torch.cat(parts)[:count]
+def words(key, shape):
+    """Philox of the counters 0, 1, … in the given shape, four words each."""
+    counter, zero = torch.arange(math.prod(shape)).view(shape), torch.zeros(shape, dtype=torch.int64)
+    return philox.philox((counter, zero, zero, zero), (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF))
+
+
+def lanes(key, count, bits, per_row=1, block=fire.BLOCK):
+    """The random integers of one call, as the kernels cut them: (count, per_row)."""
+    programs, half = -(-count * bits // (128 * block)), 1 << (bits - 1)
+    found = [
+        word >> shift & (2 * half - 1)
+        for word in words(key, (programs, block, per_row))
+        for shift in range(0, 32, bits)
+    ]
+    integers = (torch.stack(found, 1) ^ half) - half  # (programs, lanes, block, per row)
+    return integers.flatten(0, 2)[:count].squeeze(1) if per_row == 1 else integers.flatten(0, 2)[:count]
+
+
+def fma(a, b, c):
+    """a b + c, rounded once (but for the second rounding of the few double results that lie between two floats)."""
+    return (a.double().cpu() * b.cpu() + c.cpu()).float()
+
+
+def erf(t):
+    """`functional.erf` in the order of the kernels."""
+    t = t.clamp(-3.25, 3.25)
+    s = fma(t * t, torch.tensor(2 / 3.25**2), torch.tensor(-1.0))
+    p = torch.tensor(functional.ERF[-1])
+    for coefficient in reversed(functional.ERF[:-1]):
+        p = fma(p, s, torch.tensor(coefficient))
+    return t * p
 
 
 def problem(rows, units, dtype, device, seed=0):
@@ -49,9 +69,10 @@ def problem(rows, units, dtype, device, seed=0):
 
 
 def twin_fire(x, k, c, key):
-    e = functional.erf(x.float().cpu() * k.cpu() + c.cpu())
-    states = sgn(2**15 * e - (lanes(key, x.numel(), 16).view(x.shape) + 0.5))
-    return torch.where(x.cpu().isnan(), x.float().cpu(), states).to(x.dtype)
+    wide = x.float().cpu()
+    r = lanes(key, x.numel(), 16).view(x.shape)
+    states = sgn(fma(erf(fma(wide, k, c)), torch.tensor(32768.0), -(r + 0.5)))
+    return torch.where(wide.isnan(), wide, states).to(x.dtype)
 
 
 def equal(one, other):
@@ -157,8 +178,9 @@ def first(fires):
 def test_fire_pool_is_its_twin_bit_for_bit(shape, places, dtype, device):
     x, k, c, key = window_problem(shape, places, dtype, device)
     states, won = pool.fire_pool(x, k, c, key)
-    miss = four(0.5 - 0.5 * functional.erf(x.float() * line_of(x, k) + line_of(x, c))).cpu()
-    v = (lanes(key, states.numel(), 16).view(states.shape) + 32768.5) / 65536
+    t = fma(x.float(), line_of(x, k), line_of(x, c))
+    miss = four(fma(erf(t), torch.tensor(-0.5), torch.tensor(0.5)))
+    v = (lanes(key, states[..., 0].numel(), 16, shape[3], pool.WINDOWS).view(states.shape) + 32768.5) / 65536
     none = torch.stack([miss[..., : j + 1].cumprod(-1)[..., -1] for j in range(4)], -1)
     fires = none < v[..., None]
     assert equal(states, fires[..., 3].float() * 2 - 1)

@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+BLOCK = 512  # elements that share their Philox blocks' bits of one place
+
 # the coefficients of `functional.erf`
 _REACH = tl.constexpr(3.25)
 _SCALE = tl.constexpr(2 / 3.25**2)
@@ -39,19 +41,19 @@ _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
 
 @triton.jit
 def _erf(t):
-    """`functional.erf`, operation by operation."""
+    """`functional.erf`, with every product and the sum after it rounded once."""
     t = tl.minimum(tl.maximum(t, -_REACH), _REACH)
-    s = t * t * _SCALE - 1
-    p = _C10 * s + _C9
-    p = p * s + _C8
-    p = p * s + _C7
-    p = p * s + _C6
-    p = p * s + _C5
-    p = p * s + _C4
-    p = p * s + _C3
-    p = p * s + _C2
-    p = p * s + _C1
-    p = p * s + _C0
+    s = tl.fma(t * t, _SCALE, -1.0)
+    p = tl.fma(s, _C10, _C9)
+    p = tl.fma(p, s, _C8)
+    p = tl.fma(p, s, _C7)
+    p = tl.fma(p, s, _C6)
+    p = tl.fma(p, s, _C5)
+    p = tl.fma(p, s, _C4)
+    p = tl.fma(p, s, _C3)
+    p = tl.fma(p, s, _C2)
+    p = tl.fma(p, s, _C1)
+    p = tl.fma(p, s, _C0)
     return t * p
 
 
@@ -62,29 +64,35 @@ def _sign(u, x):
 
 
 @triton.jit
-def _fire_lane(X, K, C, Z, word, at, inside, UNITS: tl.constexpr):
-    unit = at % UNITS
-    x = tl.load(X + at, inside, 0).to(tl.float32)
-    t = x * tl.load(K + unit, inside, 0) + tl.load(C + unit, inside, 0)
+def _fire_lane(X, K, C, Z, word, at, i, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
+    if UNITS % BLOCK == 0:  # a block lies within one row
+        unit = at % UNITS + i
+    elif BLOCK % UNITS == 0:  # every block begins a row
+        unit = i % UNITS
+    else:
+        unit = (at + i) % UNITS
+    inside = at + i < size
+    x = tl.load(X + at + i, inside, 0).to(tl.float32)
+    t = tl.fma(x, tl.load(K + unit), tl.load(C + unit))
     r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)  # the upper 16 bits, with their sign
-    tl.store(Z + at, _sign(32768 * _erf(t) - (r + 0.5), x).to(Z.dtype.element_ty), inside)
+    tl.store(Z + at + i, _sign(tl.fma(_erf(t), 32768.0, -(r + 0.5)), x).to(Z.dtype.element_ty), inside)
 
 
 @triton.jit
-def _fire(X, K, C, KEY, Z, size, blocks, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Lane ℓ of block i, of eight lanes of 16 bits, is element ℓ·blocks + i."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _fire(X, K, C, KEY, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
+    """A program takes eight blocks of elements, one for each 16 bits of its Philox blocks: lowest bits first."""
+    i = tl.arange(0, BLOCK)
     zero = tl.zeros_like(i)
-    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
-    within = i < blocks
-    _fire_lane(X, K, C, Z, a << 16, i, within, UNITS)
-    _fire_lane(X, K, C, Z, a, i + blocks, within & (i + blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, b << 16, i + 2 * blocks, within & (i + 2 * blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, b, i + 3 * blocks, within & (i + 3 * blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, c << 16, i + 4 * blocks, within & (i + 4 * blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, c, i + 5 * blocks, within & (i + 5 * blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, d << 16, i + 6 * blocks, within & (i + 6 * blocks < size), UNITS)
-    _fire_lane(X, K, C, Z, d, i + 7 * blocks, within & (i + 7 * blocks < size), UNITS)
+    a, b, c, d = tl.philox(tl.load(KEY), tl.program_id(0) * BLOCK + i, zero, zero, zero)
+    at = tl.program_id(0) * (8 * BLOCK)
+    _fire_lane(X, K, C, Z, a << 16, at, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, a, at + BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, b << 16, at + 2 * BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, b, at + 3 * BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, c << 16, at + 4 * BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, c, at + 5 * BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, d << 16, at + 6 * BLOCK, i, size, UNITS, BLOCK)
+    _fire_lane(X, K, C, Z, d, at + 7 * BLOCK, i, size, UNITS, BLOCK)
 
 
 @triton.jit
@@ -121,32 +129,31 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
 
 
 @triton.jit
-def _blank_lane(Z, OUT, word, p, below, at, inside):
-    z = tl.load(Z + at, inside, 0).to(tl.float32)
+def _blank_lane(Z, OUT, word, p, below, at, size):
+    z = tl.load(Z + at, at < size, 0).to(tl.float32)
     kept = (word.to(tl.int32, bitcast=True) >> 24) < below  # the upper 8 bits, with their sign
-    tl.store(OUT + at, ((kept.to(tl.float32) - p) * z).to(OUT.dtype.element_ty), inside)
+    tl.store(OUT + at, ((kept.to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
 
 
 @triton.jit
-def _blank_word(Z, OUT, word, p, below, i, blocks, lane, within, size):
-    at = i + lane * blocks
-    _blank_lane(Z, OUT, word << 24, p, below, at, within & (at < size))
-    _blank_lane(Z, OUT, word << 16, p, below, at + blocks, within & (at + blocks < size))
-    _blank_lane(Z, OUT, word << 8, p, below, at + 2 * blocks, within & (at + 2 * blocks < size))
-    _blank_lane(Z, OUT, word, p, below, at + 3 * blocks, within & (at + 3 * blocks < size))
+def _blank_word(Z, OUT, word, p, below, at, size, BLOCK: tl.constexpr):
+    _blank_lane(Z, OUT, word << 24, p, below, at, size)
+    _blank_lane(Z, OUT, word << 16, p, below, at + BLOCK, size)
+    _blank_lane(Z, OUT, word << 8, p, below, at + 2 * BLOCK, size)
+    _blank_lane(Z, OUT, word, p, below, at + 3 * BLOCK, size)
 
 
 @triton.jit
-def _blank(Z, KEY, OUT, p, below, size, blocks, BLOCK: tl.constexpr):
-    """Lane ℓ of block i, of sixteen lanes of 8 bits, is element ℓ·blocks + i."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _blank(Z, KEY, OUT, p, below, size, BLOCK: tl.constexpr):
+    """A program takes sixteen blocks of elements, one for each 8 bits of its Philox blocks: lowest bits first."""
+    i = tl.arange(0, BLOCK)
     zero = tl.zeros_like(i)
-    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
-    within = i < blocks
-    _blank_word(Z, OUT, a, p, below, i, blocks, 0, within, size)
-    _blank_word(Z, OUT, b, p, below, i, blocks, 4, within, size)
-    _blank_word(Z, OUT, c, p, below, i, blocks, 8, within, size)
-    _blank_word(Z, OUT, d, p, below, i, blocks, 12, within, size)
+    a, b, c, d = tl.philox(tl.load(KEY), tl.program_id(0) * BLOCK + i, zero, zero, zero)
+    at = tl.program_id(0) * (16 * BLOCK) + i
+    _blank_word(Z, OUT, a, p, below, at, size, BLOCK)
+    _blank_word(Z, OUT, b, p, below, at + 4 * BLOCK, size, BLOCK)
+    _blank_word(Z, OUT, c, p, below, at + 8 * BLOCK, size, BLOCK)
+    _blank_word(Z, OUT, d, p, below, at + 12 * BLOCK, size, BLOCK)
 
 
 def new_key(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
@@ -172,8 +179,8 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
         key: one int64.
     """
     z, size = torch.empty_like(x), x.numel()
-    blocks, many = -(-size // 8), 256
-    _fire[(-(-blocks // many),)](x, k, c, key, z, size, blocks, x.shape[1], many, num_warps=4, enable_fp_fusion=False)
+    grid = (-(-size // (8 * BLOCK)),)
+    _fire[grid](x, k, c, key, z, size, x.shape[1], BLOCK, num_warps=4, enable_fp_fusion=False)
     return z
 
 
@@ -211,8 +218,8 @@ def blank(z: Tensor, p: float, key: Tensor) -> Tensor:
     out, size = torch.empty_like(z), z.numel()
     if out.stride() != z.stride():  # it has gaps, or elements that are shared
         z = torch.empty_like(out).copy_(z)
-    blocks, many = -(-size // 16), 128
-    _blank[(-(-blocks // many),)](z, key, out, p, round(256 * p) - 128, size, blocks, many, num_warps=4)
+    grid = (-(-size // (16 * BLOCK)),)
+    _blank[grid](z, key, out, p, round(256 * p) - 128, size, BLOCK, num_warps=4)
     return out
 
 

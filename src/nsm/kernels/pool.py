@@ -18,31 +18,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _SLOPE, _erf, operation, tiles
+from nsm.kernels.fire import _SLOPE, _erf, operation
+
+WINDOWS = 8  # of a tile
 
 
 @triton.jit
-def _corner(at, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr, PLACES: tl.constexpr):
-    """Of a window: where its first unit lies in x, and in k and c."""
-    channel = at % CH
-    column = (at // CH) % (W // 2)
-    row = (at // (CH * (W // 2))) % (H // 2)
-    image = at // (CH * (W // 2) * (H // 2))
-    inner = (2 * row * W + 2 * column) * CH + channel
-    return image * (H * W * CH) + inner, inner if PLACES else channel
+def _corner(window, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr):
+    """Where the first unit of a window lies: in x, but for its channel, and in its image."""
+    column, row = window % (W // 2), window // (W // 2) % (H // 2)
+    inner = (2 * row * W + 2 * column) * CH
+    return window // ((W // 2) * (H // 2)) * (H * W * CH) + inner, inner
 
 
 @triton.jit
 def _miss(X, K, C, x_at, k_at, inside):
     """1 − P."""
     x = tl.load(X + x_at, inside, 0).to(tl.float32)
-    return 0.5 - 0.5 * _erf(x * tl.load(K + k_at, inside, 0) + tl.load(C + k_at, inside, 0)) + (x - x)  # NaN stays
+    e = _erf(tl.fma(x, tl.load(K + k_at, inside, 0), tl.load(C + k_at, inside, 0)))
+    return tl.fma(e, -0.5, 0.5) + (x - x)  # NaN stays
 
 
 @triton.jit
-def _fire_lane(X, K, C, Z, WON, word, at, inside, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+def _fire_lane(X, K, C, Z, WON, word, window, channel, windows, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
                PLACES: tl.constexpr):  # fmt: skip
-    x, k = _corner(at, H, W, CH, PLACES)
+    x, inner = _corner(window, H, W, CH)
+    inside = (window < windows) & (channel < CH)
+    x, k = x + channel, (inner if PLACES else 0) + channel + tl.zeros_like(window)
     K1: tl.constexpr = CH if PLACES else 0
     K2: tl.constexpr = W * CH if PLACES else 0
     v = ((word.to(tl.int32, bitcast=True) >> 16).to(tl.float32) + 32768.5) * (1 / 65536)
@@ -55,26 +57,28 @@ def _fire_lane(X, K, C, Z, WON, word, at, inside, H: tl.constexpr, W: tl.constex
     none = none * _miss(X, K, C, x + (W + 1) * CH, k + K1 + K2, inside)
     fires = none < v
     state = tl.where(none == none, tl.where(fires, 1.0, -1.0), none)
-    tl.store(Z + at, state.to(Z.dtype.element_ty), inside)
-    tl.store(WON + at, tl.where(fires, won, 0).to(tl.uint8), inside)
+    tl.store(Z + window * CH + channel, state.to(Z.dtype.element_ty), inside)
+    tl.store(WON + window * CH + channel, tl.where(fires, won, 0).to(tl.uint8), inside)
 
 
 @triton.jit
-def _fire_pool(X, K, C, KEY, Z, WON, size, blocks, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
-               PLACES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Lane ℓ of block i, of eight lanes of 16 bits, is window ℓ·blocks + i."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    zero = tl.zeros_like(i)
-    a, b, c, d = tl.philox(tl.load(KEY), i, zero, zero, zero)
-    within = i < blocks
-    _fire_lane(X, K, C, Z, WON, a << 16, i, within, H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, a, i + blocks, within & (i + blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, b << 16, i + 2 * blocks, within & (i + 2 * blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, b, i + 3 * blocks, within & (i + 3 * blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, c << 16, i + 4 * blocks, within & (i + 4 * blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, c, i + 5 * blocks, within & (i + 5 * blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, d << 16, i + 6 * blocks, within & (i + 6 * blocks < size), H, W, CH, PLACES)
-    _fire_lane(X, K, C, Z, WON, d, i + 7 * blocks, within & (i + 7 * blocks < size), H, W, CH, PLACES)
+def _fire_pool(X, K, C, KEY, Z, WON, windows, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+               PLACES: tl.constexpr, BW: tl.constexpr, BC: tl.constexpr):  # fmt: skip
+    """A program takes eight blocks of BW windows and BC channels, one for each 16 bits of its Philox blocks."""
+    i = tl.arange(0, BW)[:, None]
+    channel = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
+    counter = (tl.program_id(0) * BW + i) * CH + channel
+    zero = tl.zeros_like(counter)
+    a, b, c, d = tl.philox(tl.load(KEY), counter, zero, zero, zero)
+    i += tl.program_id(0) * (8 * BW)
+    _fire_lane(X, K, C, Z, WON, a << 16, i, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, a, i + BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, b << 16, i + 2 * BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, b, i + 3 * BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, c << 16, i + 4 * BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, c, i + 5 * BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, d << 16, i + 6 * BW, channel, windows, H, W, CH, PLACES)
+    _fire_lane(X, K, C, Z, WON, d, i + 7 * BW, channel, windows, H, W, CH, PLACES)
 
 
 @triton.jit
@@ -84,11 +88,13 @@ def _drawn(X, Y, A, B, x_at, k_at, inside):
 
 
 @triton.jit
-def _threshold_pool(X, Y, A, B, Z, WON, size, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
-                    PLACES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    x, k = _corner(at, H, W, CH, PLACES)
+def _threshold_pool(X, Y, A, B, Z, WON, windows, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+                    PLACES: tl.constexpr, BW: tl.constexpr, BC: tl.constexpr):  # fmt: skip
+    window = tl.program_id(0) * BW + tl.arange(0, BW)[:, None]
+    channel = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
+    inside = (window < windows) & (channel < CH)
+    x, inner = _corner(window, H, W, CH)
+    x, k = x + channel, (inner if PLACES else 0) + channel + tl.zeros_like(window)
     K1: tl.constexpr = CH if PLACES else 0
     K2: tl.constexpr = W * CH if PLACES else 0
     u0, u1 = _drawn(X, Y, A, B, x, k, inside), _drawn(X, Y, A, B, x + CH, k + K1, inside)
@@ -98,40 +104,48 @@ def _threshold_pool(X, Y, A, B, Z, WON, size, H: tl.constexpr, W: tl.constexpr, 
     won = tl.where(u0 >= 0, 0, tl.where(u1 >= 0, 1, tl.where(u2 >= 0, 2, 3)))
     whole = u0 + u1 + u2 + u3 - (u0 + u1 + u2 + u3)  # 0, or NaN
     state = tl.where(whole == whole, tl.where(fires, 1.0, -1.0), whole)
-    tl.store(Z + at, state.to(Z.dtype.element_ty), inside)
-    tl.store(WON + at, tl.where(fires, won, 0).to(tl.uint8), inside)
+    tl.store(Z + window * CH + channel, state.to(Z.dtype.element_ty), inside)
+    tl.store(WON + window * CH + channel, tl.where(fires, won, 0).to(tl.uint8), inside)
 
 
 @triton.jit
 def _back_unit(X, K, C, DX, g, won, j: tl.constexpr, x_at, k_at, both):
     """The gradient of one unit of the windows: dx, written, and its shares of dk and dc."""
     mine = both & (won == j)
-    x, k = tl.load(X + x_at, mine, 0).to(tl.float32), tl.load(K + k_at, mine, 0)
-    t = x * k + tl.load(C + k_at, mine, 0)
+    x, k = tl.load(X + x_at, both, 0).to(tl.float32), tl.load(K + k_at, both, 0)
+    t = x * k + tl.load(C + k_at, both, 0)
     d = tl.where(mine, g * (_SLOPE * tl.exp(-t * t)), 0)
     tl.store(DX + x_at, (d * k).to(DX.dtype.element_ty), both)
     return d * x, d
 
 
 @triton.jit
-def _back_pool(G, WON, X, K, C, DX, PARTS, rows, units, each, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
-               PLACES: tl.constexpr, BM: tl.constexpr, BU: tl.constexpr):  # fmt: skip
-    """A program takes ``each`` rows of BU units (of windows), and leaves its sums in PARTS (2, 4, programs, units)."""
-    u = tl.program_id(1) * BU + tl.arange(0, BU)
+def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+               PLACES: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):  # fmt: skip
+    """A program takes ``each`` rows of BC channels, and leaves its sums in PARTS (2, 4, programs, units).
+
+    A row is a window, and a unit a channel; or, with a line for every position, a row is an image and a unit a channel
+    of one window of it.
+    """
+    BLOCKS: tl.constexpr = (CH + BC - 1) // BC
+    place = tl.program_id(1) // BLOCKS  # the window in its image
+    channel = (tl.program_id(1) % BLOCKS) * BC + tl.arange(0, BC)[None, :]
     first = tl.program_id(0) * each
     end = tl.minimum(first + each, rows)
     K1: tl.constexpr = CH if PLACES else 0
     K2: tl.constexpr = W * CH if PLACES else 0
-    dk0, dk1 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
-    dk2, dk3 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
-    dc0, dc1 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
-    dc2, dc3 = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
+    dk0, dk1 = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    dk2, dk3 = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    dc0, dc1 = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    dc2, dc3 = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, end, BM):
-        row = start + tl.arange(0, BM)
-        at = row[:, None] * units + u[None, :]
-        both = (row < end)[:, None] & (u < units)[None, :]
+        row = start + tl.arange(0, BM)[:, None]
+        both = (row < end) & (channel < CH)
+        window = row * ((H // 2) * (W // 2)) + place if PLACES else row
+        at = window * CH + channel
         g, won = tl.load(G + at, both, 0).to(tl.float32), tl.load(WON + at, both, 0)
-        x, k = _corner(at, H, W, CH, PLACES)
+        x, inner = _corner(window, H, W, CH)
+        x, k = x + channel, (inner if PLACES else 0) + channel + tl.zeros_like(row)
         a, b = _back_unit(X, K, C, DX, g, won, 0, x, k, both)
         dk0, dc0 = dk0 + a, dc0 + b
         a, b = _back_unit(X, K, C, DX, g, won, 1, x + CH, k + K1, both)
@@ -140,16 +154,23 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, units, each, H: tl.constexpr, W
         dk2, dc2 = dk2 + a, dc2 + b
         a, b = _back_unit(X, K, C, DX, g, won, 3, x + (W + 1) * CH, k + K1 + K2, both)
         dk3, dc3 = dk3 + a, dc3 + b
+    units = (H // 2) * (W // 2) * CH if PLACES else CH
+    u = place * CH + channel if PLACES else channel
     to = PARTS + tl.program_id(0) * units + u
     step = tl.num_programs(0) * units
-    tl.store(to, tl.sum(dk0, 0), u < units)
-    tl.store(to + step, tl.sum(dk1, 0), u < units)
-    tl.store(to + 2 * step, tl.sum(dk2, 0), u < units)
-    tl.store(to + 3 * step, tl.sum(dk3, 0), u < units)
-    tl.store(to + 4 * step, tl.sum(dc0, 0), u < units)
-    tl.store(to + 5 * step, tl.sum(dc1, 0), u < units)
-    tl.store(to + 6 * step, tl.sum(dc2, 0), u < units)
-    tl.store(to + 7 * step, tl.sum(dc3, 0), u < units)
+    tl.store(to, tl.sum(dk0, 0)[None, :], channel < CH)
+    tl.store(to + step, tl.sum(dk1, 0)[None, :], channel < CH)
+    tl.store(to + 2 * step, tl.sum(dk2, 0)[None, :], channel < CH)
+    tl.store(to + 3 * step, tl.sum(dk3, 0)[None, :], channel < CH)
+    tl.store(to + 4 * step, tl.sum(dc0, 0)[None, :], channel < CH)
+    tl.store(to + 5 * step, tl.sum(dc1, 0)[None, :], channel < CH)
+    tl.store(to + 6 * step, tl.sum(dc2, 0)[None, :], channel < CH)
+    tl.store(to + 7 * step, tl.sum(dc3, 0)[None, :], channel < CH)
+
+
+def channel_block(channels: int) -> int:
+    """Channels of a tile: the largest power of two, from 32 to 128, that wastes none; 32 if all do."""
+    return next((size for size in (128, 64, 32) if channels % size == 0), 32)
 
 
 def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,9 +187,10 @@ def _shape(x: Tensor, k: Tensor) -> tuple[int, int, int, bool]:
 def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """States of the windows of x (rows, height, width, channels), contiguous, both sizes even; and who won."""
     z, won = _outputs(x)
-    blocks, many = -(-z.numel() // 8), 128
-    _fire_pool[(-(-blocks // many),)](
-        x, k, c, key, z, won, z.numel(), blocks, *_shape(x, k), many, num_warps=4, enable_fp_fusion=False
+    windows, bc = z.shape[:3].numel(), channel_block(x.shape[3])
+    grid = -(-windows // (8 * WINDOWS)), -(-x.shape[3] // bc)
+    _fire_pool[grid](
+        x, k, c, key, z, won, windows, *_shape(x, k), WINDOWS, bc, num_warps=WINDOWS * bc // 128, enable_fp_fusion=False
     )
     return z, won
 
@@ -177,24 +199,47 @@ def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Ten
 def threshold_pool(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
     z, won = _outputs(x)
-    many = 512
-    _threshold_pool[(-(-z.numel() // many),)](
-        x, y, alpha, bias, z, won, z.numel(), *_shape(x, k), many, num_warps=4, enable_fp_fusion=False
-    )
+    windows, bc = z.shape[:3].numel(), channel_block(x.shape[3])
+    grid = -(-windows // WINDOWS), -(-x.shape[3] // bc)
+    parts = (x, y, alpha, bias, z, won, windows, *_shape(x, k), WINDOWS, bc)
+    _threshold_pool[grid](*parts, num_warps=WINDOWS * bc // 128, enable_fp_fusion=False)
     return z, won
+
+
+def _split(won: Tensor, places: bool) -> tuple[int, int, int]:
+    """Rows and units of the windows, and the rows of one program of `_back_pool`."""
+    units = won.shape[1:].numel() if places else won.shape[3]
+    rows = won.numel() // units
+    columns = -(-units // channel_block(won.shape[3]))
+    programs = max(1, min(-(-rows // WINDOWS), 1024 // columns))
+    return rows, units, -(-rows // programs)
 
 
 @operation("pool_back")
 def pool_back(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """dx, and parts of dk and dc, (2, 4, parts, units): to be summed over axis 2 for each unit of a window."""
     h, w, channels, places = _shape(x, k)
-    units = won.shape[1:].numel() if places else channels
-    rows = won.numel() // units
-    bm, bu, each = tiles(rows, units)
+    rows, units, each = _split(won, places)
+    bc = channel_block(channels)
     dx, parts = torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
-    grid = parts.shape[2], -(-units // bu)
+    grid = parts.shape[2], (units // channels) * -(-channels // bc)
     _back_pool[grid](
-        g.contiguous(), won, x, k, c, dx, parts, rows, units, each, h, w, channels, places, bm, bu, num_warps=4
+        g.contiguous(),
+        won,
+        x,
+        k,
+        c,
+        dx,
+        parts,
+        rows,
+        each,
+        h,
+        w,
+        channels,
+        places,
+        WINDOWS,
+        bc,
+        num_warps=WINDOWS * bc // 128,
     )
     return dx, parts
 
@@ -205,9 +250,8 @@ threshold_pool.register_fake(lambda x, y, alpha, bias, k, c: _outputs(x))
 
 @pool_back.register_fake
 def _(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    units = won.shape[1:].numel() if _shape(x, k)[3] else x.shape[3]
-    rows = won.numel() // units
-    return torch.empty_like(x), x.new_empty(2, 4, -(-rows // tiles(rows, units)[2]), units, dtype=torch.float32)
+    rows, units, each = _split(won, _shape(x, k)[3])
+    return torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
