@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -120,7 +121,10 @@ def _check_launch(recipe: Recipe) -> None:
 
 def _part() -> None:
     if torch.distributed.is_initialized():
+        gloo = torch.distributed.get_backend() == "gloo"
         torch.distributed.destroy_process_group()
+        if gloo:  # torch's caches keep groups of shares, whose threads may yet need Python to let go of a tensor
+            time.sleep(0.1)
 
 
 def on_first(fabric: Fabric, do: Callable[[], object]) -> None:
