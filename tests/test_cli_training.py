@@ -173,7 +173,7 @@ def test_what_cannot_be_trained(here, tmp_path):
         got, out, err = here("train", *arguments, "--run", tmp_path / "run")
         assert (got, out) == (status, "")
         assert said in err
-    assert not (tmp_path / "run" / "checkpoint.json").exists()
+    assert not (tmp_path / "run" / "run.json").exists()  # nothing has begun
 
 
 def test_a_loss_that_is_not_finite(here, tmp_path):

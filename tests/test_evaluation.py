@@ -163,7 +163,22 @@ def test_an_interrupted_demonstration_says_how_to_go_on(quick, tmp_path, capsys,
 
     monkeypatch.setattr(demo, "train", cut)
     assert demo.main(tmp_path / "demo") == 130
-    assert f"nsm resume {tmp_path / 'demo'}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "to go on: make demo, or " in said
+    assert f"nsm resume {tmp_path / 'demo'}\n" in said
+
+
+def test_a_demonstration_that_cannot_be_has_one_line_to_say(quick, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    checkpoint.begin(tmp_path, replace(demo.MNIST_QUICK, lr=0.5), "of another version")
+    for folder, status, said in (
+        (tmp_path / "file" / "demo", 4, "Not a directory"),
+        (tmp_path, 2, f"with lr=0.5, but got {demo.MNIST_QUICK.lr}; remove {tmp_path} to begin anew"),
+    ):
+        assert demo.main(folder) == status
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
 
 
 def test_rotation_keeps_states_and_turns():

@@ -21,7 +21,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["checkpoint"],
     ["sharding", "processes", "steps", "display", "training"],
     ["evaluation", "paper", "hardware", "bench"],
-    ["demo", "completion", "commands", "cli"],
+    ["completion", "commands", "cli", "demo"],
 ]
 RANK = {name: (row, column) for row, names in enumerate(ORDER) for column, name in enumerate(names)}
 

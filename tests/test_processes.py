@@ -18,6 +18,7 @@ from nsm import checkpoint
 from nsm.evaluation import evaluate
 from nsm.processes import Diverged, Interrupted, agree, gather, is_first_process, on_first, processes, reduce, signals
 from nsm.training import fit
+from test_cli_training import wait_for
 from test_training import TINY, assert_equal_runs, smooth, tiny
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
@@ -250,6 +251,22 @@ def test_two_machines_started_by_slurm(own, tmp_path):
     assert json.loads(first[0])["run"] == str(tmp_path)
     assert second == ("", "")
     assert_equal_runs(own, tmp_path)
+
+
+def test_a_process_that_is_lost_ends_the_run(tmp_path):
+    """Nothing that was saved is lost with it."""
+    first = start(*RUN, "--devices", 2, "--epochs", 1000, "--run", tmp_path)
+    try:
+        wait_for(tmp_path / "metrics.jsonl", first)
+        (second,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        os.kill(int(second), signal.SIGKILL)
+        out, err = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert (first.returncode, out) == (4, "")
+    assert err.startswith("nsm: Expected all 2 processes to go on, but lost another one")
+    assert err.count("\n") == 1
+    assert len(checkpoint.read(tmp_path).tensors["random/noise"]) == 2
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}

@@ -34,9 +34,9 @@ from nsm.recipes import CIFAR10_CNN, MNIST_CNN, NOISY, PI_MNIST, RECIPES, Networ
         ({"draw": "moments"}, "Expected argument `draw` to be 'auto' for site='neuron', but got 'moments'"),
         (
             {"cuda_graph": True, "devices": 2},
-            "`cuda_graph` to be False with 2 processes and strategy='ddp', but got True",
+            "`cuda_graph` to be False with 2 processes, but got True",
         ),
-        ({"cuda_graph": True, "strategy": "fsdp"}, "to be False with 1 processes and strategy='fsdp', but got True"),
+        ({"cuda_graph": True, "strategy": "fsdp"}, "`cuda_graph` to be False with strategy='fsdp', but got True"),
         ({"strategy": "fspd"}, "but got 'fspd'; did you mean 'fsdp'?"),
     ],
 )

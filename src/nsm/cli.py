@@ -20,8 +20,13 @@ USAGE, DATA, IO, DIVERGED, INTERRUPTED = 2, 3, 4, 5, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the value is the exit status, and errors are one line on stderr."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    return status_of(lambda: _dispatch(arguments, COMMANDS, "nsm"))
+
+
+def status_of(act: Callable[[], int | None]) -> int:
+    """Do something, and turn what goes wrong into one line on stderr and an exit status."""
     try:
-        return _dispatch(arguments, COMMANDS, "nsm") or 0
+        return act() or 0
     except UsageError as error:
         return _fail(error, USAGE)
     except ValueError as error:
@@ -79,7 +84,8 @@ def _parse(command: Callable[..., Any], program: str, arguments: list[str]) -> C
         text = " ".join(itertools.takewhile(lambda line: not line.startswith(("───", "Got errors")), lines))
         similar = itertools.dropwhile(lambda line: not line.startswith("Perhaps you meant"), lines)
         near = next((f"; did you mean {line.split()[0]}?" for line in similar if line.startswith("--")), "")
-        raise UsageError(f"{' '.join(text.split())}{near} (see {program} --help)") from None
+        said_shortly = " ".join(text.split()).removeprefix("Error parsing recipe: ")
+        raise UsageError(f"{said_shortly}{near} (see {program} --help)") from None
 
 
 def _help(commands: dict[str, Any], program: str) -> str:

@@ -8,7 +8,9 @@ import contextlib
 import functools
 import itertools
 import json as _json
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -180,7 +182,8 @@ def evaluate(
     """
     confident = _confident(stop, num_samples)
     _check_split(split)
-    from nsm import evaluation
+    with _whole_imports():
+        from nsm import evaluation
 
     found = evaluation.evaluate(run, split=split, num_samples=num_samples, seed=seed, stop=confident, root=root)
     drawn = evaluation.reliability_diagram(found, picture or run / "reliability.png")
@@ -225,7 +228,8 @@ def predict(
     confident = _confident(stop, num_samples)
     if not files:
         raise UsageError("Expected at least one FILE, but got none (see nsm predict --help)")
-    from nsm.evaluation import predict_files
+    with _whole_imports():
+        from nsm.evaluation import predict_files
 
     rows = predict_files(run, files, num_samples=num_samples, seed=seed, stop=confident, invert=invert)
     if json:
@@ -338,9 +342,10 @@ def _trainer(name: str) -> Callable[..., None]:
 
 def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: bool = False) -> None:
     _find(recipe.data)
-    from nsm.data import DataError
-    from nsm.processes import Interrupted, is_first_process
-    from nsm.training import train
+    with _whole_imports():
+        from nsm.data import DataError
+        from nsm.processes import Interrupted, is_first_process
+        from nsm.training import train
 
     try:
         with _progress() as progress:
@@ -543,6 +548,16 @@ def _find(name: str) -> Any:
         raise UsageError(str(error)) from None
 
 
+@contextlib.contextmanager
+def _whole_imports() -> Iterator[None]:
+    """Let Ctrl-C wait for modules to load: some swallow it half way, and are broken then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _print_report(name: str, report: dict[str, Any], json: bool) -> None:
     """What `check` found, as JSON or as a sentence."""
     if json:
@@ -571,7 +586,8 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int | None], None]]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = _console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    with Progress(*columns, console=console, disable=not (first and console.is_terminal), transient=True) as bars:
 
         def start(what: str) -> Callable[[int, int | None], None]:
             task = bars.add_task(what, total=None)

@@ -1,5 +1,7 @@
 """``make demo``: an NSM learns MNIST, says what it is sure of and what it is not, and shows it in one picture."""
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nsm import checkpoint, data
+from nsm.checkpoint import CheckpointError
+from nsm.cli import status_of
+from nsm.commands import UsageError
 from nsm.display import save_figure
 from nsm.evaluation import evaluate
 from nsm.processes import Interrupted
@@ -21,14 +26,22 @@ ERROR = 1e-2  # of the early stop
 
 
 def main(folder: Path = FOLDER) -> int:
-    """Train (or go on training) in ``folder``, evaluate, and draw."""
-    recipe = MNIST_QUICK
+    """Train (or go on training) in ``folder``, evaluate, and draw; the value is the exit status."""
+    return status_of(lambda: _demonstrate(folder))
+
+
+def _demonstrate(folder: Path) -> None:
+    recipe, nsm = MNIST_QUICK, _program()
     print(f"Training {recipe.network} on {recipe.data}: {recipe.epochs} epochs in {folder} …", flush=True)
     try:
         history = train(recipe, folder, resume=(folder / checkpoint.RUN).exists())
-    except Interrupted:
-        print(f"\nStopped and saved. To go on: make demo, or nsm resume {folder}", file=sys.stderr)
-        return 130
+    except Interrupted as cut:
+        cut.args = (f"stopped and saved; to go on: make demo, or {nsm} resume {folder}",)
+        raise
+    except CheckpointError:
+        raise
+    except ValueError as error:  # of another version, or no demonstration at all
+        raise UsageError(f"{error}; remove {folder} to begin anew") from None
     for row in history.rows:
         print(f"  epoch {row['epoch']}: loss {row['loss']:.3f}, validation error {100 * row['validation_error']:.2f} %")
     print("Evaluating on the 10,000 test digits, sampling each until its label is settled …", flush=True)
@@ -43,11 +56,18 @@ def main(folder: Path = FOLDER) -> int:
     print(f"The picture: {pictures[0]}   (and {pictures[1].name} beside it)")
     print(
         "What to try next:\n"
-        f"  nsm evaluate {folder}                 error, likelihood, calibration with 100 samples\n"
-        f"  nsm predict {folder} my-digit.png     your own pictures (--invert for dark ink on paper)\n"
-        "  nsm train mnist-cnn                   the paper's training, 200 epochs; nsm recipes shows more"
+        f"  {nsm} evaluate {folder}                 error, likelihood, calibration with 100 samples\n"
+        f"  {nsm} predict {folder} my-digit.png     your own pictures (--invert for dark ink on paper)\n"
+        f"  {nsm} train mnist-cnn                   the paper's training, 200 epochs; {nsm} recipes shows more"
     )
-    return 0
+
+
+def _program() -> str:
+    """What to type for `nsm`: beside the Python of a virtual environment where the shell does not find it."""
+    beside = Path(sys.executable).with_name("nsm")
+    if shutil.which("nsm") or not beside.exists():
+        return "nsm"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
 def draw(

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -61,16 +62,37 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
         strategy="auto" if alone else together,
         precision=recipe.precision,
     )
-    fabric.launch()
     if not alone:
         atexit.register(_part)  # not sooner: a group that is formed again in the same processes meets the old one
     try:
+        with _ended_by_signals():  # while processes wait for each other nothing of Python's would come to pass
+            fabric.launch()
         with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
             yield fabric
             fabric.barrier()
     except (Diverged, Interrupted):
         fabric.barrier()  # all processes come here; after any other error the rest may be anywhere
         raise
+    except RuntimeError as error:
+        if isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error):
+            raise ConnectionError(
+                f"Expected all {recipe.world_size} processes to go on, but lost another one; what was saved is whole, "
+                "and `nsm resume` goes on with it"
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGINT end the process at once, as SIGTERM does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_launch(recipe: Recipe) -> None:
@@ -99,7 +121,10 @@ def _check_launch(recipe: Recipe) -> None:
 
 def _part() -> None:
     if torch.distributed.is_initialized():
+        gloo = torch.distributed.get_backend() == "gloo"
         torch.distributed.destroy_process_group()
+        if gloo:  # torch's caches keep groups of shares, whose threads may yet need Python to let go of a tensor
+            time.sleep(0.1)
 
 
 def on_first(fabric: Fabric, do: Callable[[], object]) -> None:

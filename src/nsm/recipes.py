@@ -131,10 +131,8 @@ class Recipe:
         if self.site == "neuron" and self.draw != "auto":
             raise ValueError(f"Expected argument `draw` to be 'auto' for site='neuron', but got {self.draw!r}")
         if self.cuda_graph and (self.world_size > 1 or self.strategy == "fsdp"):
-            raise ValueError(
-                f"Expected argument `cuda_graph` to be False with {self.world_size} processes and "
-                f"strategy={self.strategy!r}, but got True"
-            )
+            beside = f"{self.world_size} processes" if self.world_size > 1 else "strategy='fsdp'"
+            raise ValueError(f"Expected argument `cuda_graph` to be False with {beside}, but got True")
 
     @property
     def world_size(self) -> int:

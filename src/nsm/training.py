@@ -193,9 +193,7 @@ class _State:
 
     def begin(self, folder: Path | None) -> None:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
-        recipe, device = self.recipe, self.fabric.device
-        if folder:
-            on_first(self.fabric, lambda: checkpoint.begin(folder, recipe, repr(self.model)))
+        recipe, device, text = self.recipe, self.fabric.device, repr(self.model)
         members = self._members()
         trained = checkpoint.load(recipe.init_from) if recipe.init_from else None
         for k, member in enumerate(members):
@@ -210,6 +208,7 @@ class _State:
         self._assemble(members)
         torch.manual_seed(derive(recipe.seed, "noise", self.fabric.global_rank))
         if folder:
+            on_first(self.fabric, lambda: checkpoint.begin(folder, recipe, text))
             self.save(folder)
 
     def restore(self, saved: Checkpoint, folder: Path) -> None:
