@@ -60,6 +60,8 @@ class Step:
         self.synchronous = fabric.device.type == "cpu"
         self.losses, self.update = batch_losses, optimizer.step
         if recipe.compile and not self.synchronous and fabric.world_size == 1:
+            # an update is compiled for its own weights, so a process that trains many networks has many
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
             self.losses = torch.compile(batch_losses, **COMPILE)
             self.update = torch.compile(optimizer.optimizer.step)
 
