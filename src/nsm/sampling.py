@@ -314,7 +314,7 @@ def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
 def _steps(model: nn.Module) -> Iterator[nn.Module]:
     """The modules of a Sequential in order, however nested; any other module is one step."""
     if type(model) in (nn.Sequential, Sequential):
-        for child in model:
+        for child in model.children():
             yield from _steps(child)
     else:
         yield model

@@ -1,6 +1,7 @@
 """The C kernel against its definition: integer products by torch, and `nsm.functional` from there on, bit for bit."""
 
 import itertools
+import os
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     def empty(*size: int, dtype: torch.dtype) -> Tensor:
         return plain(*size, dtype=dtype).fill_(float("nan") if dtype.is_floating_point else 0x5A5A)
 
-    monkeypatch.setattr(bits.torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty", empty)
 
 
 # ------------------------------------------------------------------------- digits
@@ -225,7 +226,7 @@ def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
 @needs_library
 def test_a_folder_of_somebody_else_is_not_trusted(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(bits.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
     bits.library.cache_clear()
     try:
         assert bits.library(functional.ERF, functional.ERF_REACH) is None

@@ -1,5 +1,7 @@
 """Exact synaptic blank-out: the kernel's ξ are those of its twin, bit for bit, and obey the law."""
 
+# pyright: reportCallIssue=false, reportOptionalMemberAccess=false
+
 import pytest
 import torch
 

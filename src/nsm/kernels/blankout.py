@@ -10,7 +10,8 @@ sets each bit of r with probability p. Philox's counter is (128 connections and 
 four words holds connections 32 ℓ … 32 ℓ + 31 of the 128.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false  (kernels are not Python, though they look like it)
+# kernels are not Python, though they look like it
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import torch
 import triton

@@ -12,7 +12,8 @@ dc = Σ d are summed in a fixed order. Random bits are those of Philox for the c
 the caller draws from torch's generator, so that calls, layers and replays of a graph have streams of their own.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false  (kernels are not Python, though they look like it)
+# kernels are not Python, though they look like it
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import math
 from typing import Any

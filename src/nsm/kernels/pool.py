@@ -11,7 +11,8 @@ gradient goes to that unit (to the first of all, if none fires), as through ``ma
 Both return the states and, for the way back, which unit won.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false  (kernels are not Python, though they look like it)
+# kernels are not Python, though they look like it
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 from typing import Any
 
