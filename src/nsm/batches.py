@@ -7,8 +7,9 @@ with the very batch that was next, whatever loads it.
 import hashlib
 import random
 import signal
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,6 @@ class Batches:
             raise ValueError(f"Expected argument `train` to hold at least one input, but got an empty {what}")
         if isinstance(self.dataset, Dataset):
             object.__setattr__(self, "dataset", self.dataset.to(self.device))
-            fuse = self.recipe.compile and self.device.type == "cuda"
-            object.__setattr__(self, "_gather", torch.compile(self.dataset.batch) if fuse else self.dataset.batch)
 
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
@@ -82,6 +81,12 @@ class Batches:
         inputs, labels = self._gather(what[0].flatten()) if len(what) == 1 else what
         inputs = self._augment(inputs, generator)
         return (inputs, labels) if seeds == 1 else (inputs.unflatten(0, (seeds, -1)), labels.view(seeds, -1))
+
+    @cached_property
+    def _gather(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Inputs and labels at indices; on CUDA compiled, if the rest of the step is."""
+        compiles = self.recipe.compile and self.device.type == "cuda"
+        return torch.compile(self.dataset.batch) if compiles else self.dataset.batch
 
     def all(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every input of this process's share once, in order and as it is, with its label."""

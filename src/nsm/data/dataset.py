@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -83,7 +82,13 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
     def _decode(self, stored: Tensor) -> Tensor:
         if self.width is None:
             return stored.float().div_(255)
-        return functional.embedding(stored.int(), _bits(stored.device)).flatten(-2)[..., : self.width].contiguous()
+        shifts = torch.arange(7, -1, -1, device=stored.device)
+        if stored.is_cuda:  # plain arithmetic, which compiled code does in one pass
+            states = ((stored.unsqueeze(-1) >> shifts) & 1).float() * 2 - 1
+        else:
+            table = (torch.arange(256, device=stored.device)[:, None] >> shifts & 1).float() * 2 - 1  # (256, 8)
+            states = functional.embedding(stored.int(), table)
+        return states.flatten(-2)[..., : self.width].contiguous()
 
     def __len__(self) -> int:
         """N."""
@@ -105,14 +110,6 @@ class Dataset(data.Dataset[tuple[Tensor, Tensor]]):
         megabytes = self.stored.numel() / 1e6
         what = f"{len(self)} inputs of {size}, {len(self.classes)} classes, {megabytes:.1f} MB"
         return f"Dataset({self.name}: {what})"
-
-
-@cache
-def _bits(device: torch.device) -> Tensor:
-    """The eight ±1 states that each byte holds, highest bit first, (256, 8)."""
-    with torch.inference_mode(False):
-        shifts = torch.arange(7, -1, -1, device=device)
-        return (torch.arange(256, device=device)[:, None] >> shifts & 1).float() * 2 - 1
 
 
 def join(first: Dataset, second: Dataset, *, name: str) -> Dataset:
