@@ -12,8 +12,8 @@ import nsm
 
 SOURCE = Path(nsm.__file__).parent
 ORDER = [  # a module may import those of earlier rows, and of its own row to the left
-    ["record", "philox"],
-    ["noise", "estimators", "recipes", "kernels", "data"],
+    ["record", "kernels", "philox"],
+    ["noise", "estimators", "recipes", "data"],
     ["functional"],
     ["layers"],
     ["initialization", "networks"],

@@ -40,7 +40,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nsm.estimators import Estimator, Probability, get_estimator
+from nsm.estimators import Estimator, Probability, StraightThrough, get_estimator, sgn
 from nsm.noise import Noise, integers, standard_normal
 
 Site = Literal["neuron", "synapse"]
@@ -402,7 +402,10 @@ def sample(
             generator=generator,
         )
 
-    t, rule = erf_argument(mean, variance), get_estimator(estimator)
+    rule = get_estimator(estimator)
+    if draw != "moments" and not torch.is_grad_enabled() and isinstance(rule, Probability | StraightThrough):
+        return sgn(u()).to(product_dtype(z))  # which is all that these rules do if no gradient is to pass
+    t = erf_argument(mean, variance)
     if draw == "moments" and xi is None and isinstance(rule, Probability):  # of u, this rule wants the sign alone
         return rule(t, lambda: toss(erf(t.detach()), generator), generator=generator).to(product_dtype(z))
     return rule(t, u, generator=generator).to(product_dtype(z))

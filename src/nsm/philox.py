@@ -8,6 +8,9 @@ the same whatever else is in the batch, and however samples are cut into passes.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +61,9 @@ class Keyed:
 
     def integers(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
         """Uniform over all values of int8, int16 or int32: each word cut in parts, the lowest bits first."""
+        if self._kernel:
+            n = math.prod(shape) // len(self.inputs)
+            return self._kernel.integers(*self._counters, self.next(), n, kind).reshape(shape)
         bits = 8 * kind.itemsize
         half = 1 << (bits - 1)
 
@@ -92,6 +98,9 @@ class Keyed:
         blocks = -(-n // len(numbers(*torch.zeros(4, 1, dtype=torch.int64))))
         element = torch.arange(blocks, device=self.inputs.device)
         draw = self.next()
+        if self._kernel:
+            words = self._kernel.words(*self._counters, draw, blocks)
+            return torch.stack(numbers(*words), 1).flatten(1)[:, :n].reshape(shape)
         rows = len(self.inputs) if self.inputs.is_cuda else max(1, _PIECE // max(1, blocks))
         pieces = []
         for start in range(0, len(self.inputs), rows):
@@ -99,6 +108,21 @@ class Keyed:
             counter = element, inputs, samples, torch.full_like(inputs, draw)
             pieces.append(torch.stack(numbers(*philox(counter, self.key)), 1).flatten(1)[:, :n])
         return torch.cat(pieces).reshape(shape)
+
+    @cached_property
+    def _kernel(self) -> Any:
+        """`nsm.kernels.counters`, which gives the same numbers, on a device that has Triton; else None."""
+        if not self.inputs.is_cuda or find_spec("triton") is None:
+            return None
+        from nsm.kernels import counters
+
+        return counters
+
+    @cached_property
+    def _counters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, samples and key, as the kernel takes them."""
+        key = torch.tensor(self.key).to(torch.int32).view(torch.int64)
+        return self.inputs.to(torch.int32), self.samples.to(torch.int32), key.to(self.inputs.device)
 
 
 def _fraction_53(high: Tensor, low: Tensor) -> Tensor:
