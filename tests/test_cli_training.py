@@ -187,7 +187,8 @@ def test_recipes(here):
     assert all(name in here("recipes")[1] for name in RECIPES)
     shown = json.loads(nsm("recipes", "--json").stdout)
     assert {name: {**recipe.to_dict(), "about": about} for name, (about, recipe) in RECIPES.items()} == shown
-    assert "--schedule-epochs 100" in " ".join(here("recipes", "cifar10-cnn")[1].split())
+    shown = " ".join(here("recipes", "cifar10-cnn")[1].split())
+    assert all(part in shown for part in ("--schedule-epochs 100", "--no-initialize not given", "--compile not given"))
 
 
 def test_help_is_quick_and_has_the_recipe_in_it():

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nsm.recipes import MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM
+
 ROOT = Path(__file__).resolve().parent.parent
 core = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "core.py")))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,6 +79,14 @@ def test_figures_of_the_readme_are_the_records():
     for row in online:
         assert f"{100 * row['test_error']:.2f} ± {100 * row['standard_error']:.2f} % (3 seeds)" in readme
     assert f"{next(row['ratio'] for row in framing if 'ratio' in row):.1f} times faster" in readme
+
+
+def test_online_recipes_have_the_best_rate_of_the_record():
+    rows = json.loads((ROOT / "results" / "online.json").read_text())["rows"]
+    for row, recipe in zip(rows, (MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM), strict=True):
+        assert (recipe.unit, recipe.lr) == (row["unit"], row["lr"])
+        tried = row["validation_error_of_each_lr"]
+        assert tried[str(row["lr"])] == min(tried.values())
 
 
 def test_links_between_pages_lead_somewhere():

@@ -305,7 +305,8 @@ def recipes(
         table.add_column("option")
         table.add_column(f"in {name}")
         for key, value in RECIPES[name][1].to_dict().items():
-            table.add_row(f"--{key.replace('_', '-')}", str(value))
+            turn = "no-" if value is True else ""  # a flag is there to change what is so without it
+            table.add_row(f"--{turn}{key.replace('_', '-')}", "not given" if isinstance(value, bool) else str(value))
     else:
         for column in ("name", "about", "epochs", "batch", "lr"):
             table.add_column(column, no_wrap=column == "name")

@@ -101,7 +101,7 @@ def _check_launch(recipe: Recipe) -> None:
         by, started, here = "torchrun", os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
     elif recipe.world_size == 1:
         return  # srun may start many runs of one process each
-    elif "SLURM_NTASKS" in os.environ:
+    elif "SLURM_NTASKS" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
         by, started, here = "srun", os.environ["SLURM_NTASKS"], os.environ.get("SLURM_NTASKS_PER_NODE")
         if here is None:
             raise ValueError(f"Expected srun to be told --ntasks-per-node={recipe.devices}, but got no such option")
