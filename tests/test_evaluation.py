@@ -12,7 +12,7 @@ from PIL import Image
 from nsm import checkpoint, cli, data, demo, evaluation, metrics
 from nsm.networks import build
 from nsm.processes import Interrupted
-from nsm.recipes import MNIST_QUICK, PI_MNIST, Recipe
+from nsm.recipes import PI_MNIST, Recipe
 from nsm.sampling import Confident, Prediction, predict
 from nsm.training import fit
 
@@ -170,10 +170,11 @@ def test_an_interrupted_demonstration_says_how_to_go_on(quick, tmp_path, capsys,
 
 def test_a_demonstration_that_cannot_be_has_one_line_to_say(quick, tmp_path, capsys):
     (tmp_path / "file").touch()
-    checkpoint.begin(tmp_path, replace(MNIST_QUICK, lr=0.5), "of another version")
+    recipe = vars(demo)["MNIST_QUICK"]  # the fixture's
+    checkpoint.begin(tmp_path, replace(recipe, lr=0.5), "of another version")
     for folder, status, said in (
         (tmp_path / "file" / "demo", 4, "Not a directory"),
-        (tmp_path, 2, f"with lr=0.5, but got {MNIST_QUICK.lr}; remove {tmp_path} to begin anew"),
+        (tmp_path, 2, f"with lr=0.5, but got {recipe.lr}; remove {tmp_path} to begin anew"),
     ):
         assert demo.main(folder) == status
         err = capsys.readouterr().err
