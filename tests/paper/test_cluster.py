@@ -46,6 +46,7 @@ def kill_one(folder: Path, killed: list[int]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_nothing(two_workers, tmp_path):
     """Its part is resumed by another, and every part ends as it does without a cluster; a start waits for its run."""
     run = replace(RUN, recipe=replace(SMALL, epochs=60, save_every=2))

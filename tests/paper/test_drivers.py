@@ -33,6 +33,7 @@ def run(driver: str, *words: str, data: Path) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", BARE, script, *words], env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_search_measures_variants_on_the_validation_split(tmp_path):
     words = ["pi-mnist", "--only", "plain", "drop mean", "--epochs", "1", "--last", "1", "--inputs", "200", "20"]
     words += ["--seeds", "1", "--work", str(tmp_path / "work"), "--results", str(tmp_path / "found")]

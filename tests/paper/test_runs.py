@@ -128,6 +128,7 @@ def test_gestures_from_files_to_both_errors(tmp_path):
     assert rows["gNSM"]["reason"].startswith("the recordings were not at hand")
 
 
+@pytest.mark.slow
 def test_a_part_that_was_killed_goes_on_as_a_process(tmp_path, monkeypatch):
     """The queue runs parts as processes; one killed in the middle ends as if it had not been."""
     run = replace(RUN, recipe=replace(SMALL, epochs=20, measure_last=2, save_every=2))
@@ -152,6 +153,7 @@ def test_a_part_that_was_killed_goes_on_as_a_process(tmp_path, monkeypatch):
     assert (part["errors"], part["losses"]) == (whole["errors"], whole["losses"])
 
 
+@pytest.mark.slow
 def test_the_queue_keeps_to_its_time_and_tells_what_failed(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
     long = replace(RUN, name="long", recipe=replace(SMALL, epochs=100_000, measure_last=1, save_every=50))
@@ -176,6 +178,7 @@ def test_the_queue_keeps_to_its_time_and_tells_what_failed(tmp_path, monkeypatch
     assert checkpoint.read(part_folder(long, 0, 1, work)).progress["epoch"] < 100_000
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_ended_ends_its_processes(tmp_path, monkeypatch):
     """They save before they go, and a signal's handler is as it was."""
     monkeypatch.setenv("PYTHONPATH", str(Path(nsm.__file__).parent.parent))
