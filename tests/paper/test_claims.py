@@ -65,6 +65,8 @@ def test_the_twin_is_compared_on_every_data_set():
         row("bNSM*", 11.0, data="CIFAR-10", table="table3"),
     ]
     assert judge("better than its deterministic twin", rows[:2]).verdict == CONFIRMED
+    close = [rows[0], row("bNSM", 0.97, data="MNIST", table="table2")]  # within two standard errors
+    assert judge("better than its deterministic twin", close).verdict == NOT_CONFIRMED
     found = judge("better than its deterministic twin", rows)
     assert found.verdict == MIXED
     assert "CIFAR-10 bNSM* 11.00 ± 0.02 % (dCNN 10.00 ± 0.02 %)" in found.found
