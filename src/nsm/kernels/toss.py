@@ -18,19 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_REACH = tl.constexpr(3.25)  # the coefficients of `functional.erf`
-_SCALE = tl.constexpr(2 / 3.25**2)
-_C0 = tl.constexpr(0.4346407949924469)
-_C1 = tl.constexpr(-0.2144598662853241)
-_C2 = tl.constexpr(0.15324345231056213)
-_C3 = tl.constexpr(-0.11417563259601593)
-_C4 = tl.constexpr(0.08258988708257675)
-_C5 = tl.constexpr(-0.056849829852581024)
-_C6 = tl.constexpr(0.0344330333173275)
-_C7 = tl.constexpr(-0.0168057419359684)
-_C8 = tl.constexpr(0.010104565881192684)
-_C9 = tl.constexpr(-0.008045508526265621)
-_C10 = tl.constexpr(0.0030164355412125587)
+from nsm.kernels.fire import _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _REACH, _SCALE
+
 _NAN = tl.constexpr(tl.PropagateNan.ALL)
 
 #: Blocks of eight elements in a program, and its warps.
