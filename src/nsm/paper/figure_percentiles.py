@@ -5,7 +5,6 @@ last hidden layer fires: t for the NSM, whose P is ½(1 + erf t), and w·z for t
 units and inputs of the mini-batch are pooled. Each mini-batch is looked at before it is learned from.
 """
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from nsm import data
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, RESULTS, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, command, label, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -116,19 +115,5 @@ def draw(result: dict[str, Any]) -> "Figure":
     return figure
 
 
-def main() -> None:
-    """Run or only draw again."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
-    options = parser.parse_args()
-    record = read(NAME) if options.draw else None
-    if record:
-        save(draw(record), NAME)
-    else:
-        run(options.quick, options.seeds)
-
-
 if __name__ == "__main__":
-    main()
+    command(NAME, __doc__, run, draw, seeds=5)

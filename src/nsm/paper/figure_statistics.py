@@ -6,7 +6,6 @@ same weights, those of the NSM as it learns, where only the way of the gradient 
 the angle between two draws of the NSM's own gradient is shown beside: no other can be expected to be smaller.
 """
 
-import argparse
 import copy
 import time
 from dataclasses import replace
@@ -21,7 +20,7 @@ from nsm import data
 from nsm.estimators import Concrete
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, save, write
 from nsm.recipes import MNIST_CNN
 
 if TYPE_CHECKING:
@@ -262,20 +261,5 @@ def _line(name: str) -> dict[str, Any]:
     return {"color": COLORS[name], "linestyle": STYLES[name], "linewidth": 1.6, "label": name}
 
 
-def main() -> None:
-    """Run, or only draw again."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
-    options = parser.parse_args()
-    record = read(NAME) if options.draw else None
-    if record:
-        save(draw(record), NAME)
-    else:
-        run(options.quick, options.seeds, options.epochs)
-
-
 if __name__ == "__main__":
-    main()
+    command(NAME, __doc__, run, draw, seeds=1, epochs=None)

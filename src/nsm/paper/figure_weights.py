@@ -4,7 +4,6 @@ The paper: in the NSM their distribution stays narrow around its mean, in the St
 is in β. Weights are shown in units of their standard deviation at the start, as the paper normalises them.
 """
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from nsm import data
 from nsm.ensemble import Ensemble
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, label, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -131,20 +130,5 @@ def draw(result: dict[str, Any]) -> "Figure":
     return figure
 
 
-def main() -> None:
-    """Run, or only draw again."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
-    options = parser.parse_args()
-    record = read(NAME) if options.draw else None
-    if record:
-        save(draw(record), NAME)
-    else:
-        run(options.quick, options.seeds, options.epochs)
-
-
 if __name__ == "__main__":
-    main()
+    command(NAME, __doc__, run, draw, seeds=5, epochs=None)

@@ -9,7 +9,6 @@ record keeps what each of them gave; the range was set beforehand and is the sam
 On a GPU all precisions and seeds of a network are trained side by side: ``python -m nsm.paper.precision``.
 """
 
-import argparse
 import math
 import time
 from dataclasses import replace
@@ -24,7 +23,7 @@ from nsm.ensemble import Ensemble
 from nsm.layers import Stochastic
 from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, label, logarithmic, read, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, logarithmic, save, write
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
 
@@ -225,21 +224,5 @@ def caption(result: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Run, or only draw again."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--reach", type=float, default=REACH)
-    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
-    options = parser.parse_args()
-    record = read(NAME) if options.draw else None
-    if record:
-        save(draw(record), NAME)
-    else:
-        run(options.quick, options.seeds, options.epochs, options.reach)
-
-
 if __name__ == "__main__":
-    main()
+    command(NAME, __doc__, run, draw, seeds=3, epochs=40, reach=REACH)

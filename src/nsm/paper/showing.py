@@ -1,7 +1,8 @@
 """What the figures share: where results lie, how they are written, and colours that everybody can tell apart."""
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,23 @@ def save(figure: "Figure", name: str, results: Path = RESULTS) -> list[Path]:
 
     with matplotlib.rc_context({"svg.hashsalt": name}):
         return save_figure(figure, results / "figures" / name)
+
+
+def command(
+    name: str, about: str | None, run: Callable[..., object], draw: Callable[..., "Figure"], **numbers: Any
+) -> None:
+    """Run a figure from the shell, or only draw its record again; ``numbers`` are further options, with defaults."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", action="store_true", help="draw the record that is there")
+    for option, default in numbers.items():
+        parser.add_argument(f"--{option}", type=type(default) if default is not None else int, default=default)
+    asked = vars(parser.parse_args())
+    record = read(name) if asked.pop("draw") else None
+    if record:
+        save(draw(record), name)
+    else:
+        run(**asked)
 
 
 def logarithmic(panel: Any) -> None:
