@@ -297,11 +297,13 @@ class Chain:
     def draw(self, shared: tuple[int, Any, torch.dtype], samples: int) -> Tensor:
         """States of the last stage in ``samples`` samples, (samples · inputs, ...)."""
         inputs, thresholds, dtype = shared
-        assert philox.source is not None
-        rows = _slots(philox.source, inputs, samples)
-        states = self.first.draw(self.lib, thresholds, rows, philox.source.next())
+        source = philox.source
+        if source is None:
+            raise RuntimeError("Expected states as bits to be drawn from keyed noise, but got none")
+        rows = _slots(source, inputs, samples)
+        states = self.first.draw(self.lib, thresholds, rows, source.next())
         for layer in self.above:
-            states = layer(self.lib, states, rows, philox.source.next())
+            states = layer(self.lib, states, rows, source.next())
         out = bits.unpack(self.lib, states, rows, inputs * samples, dtype)
         if isinstance(self.stages[-1].layer, NSMLinear):
             return out

@@ -25,8 +25,8 @@ def unit(layer: NSMLayer, z: Tensor) -> Tensor:
 
     At neurons these are W(ξ∘z) and Wz. At synapses, where u is taken to be normal, they are its mean and its variance.
     """
-    assert isinstance(layer.noise, Bernoulli)
-    assert layer.bias is not None
+    if not isinstance(layer.noise, Bernoulli) or layer.bias is None:
+        raise ValueError(f"Expected argument `layer` to have blank-out noise and a bias, but got {layer}")
 
     def product(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x, w) if convolution else F.linear(x, w)
