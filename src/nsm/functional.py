@@ -197,8 +197,9 @@ class Convolution:
         taps = _wide(w).square().sum(1)  # (out, kh, kw)
         if self.padding == "valid" or self.padding == (0, 0):
             return taps.sum((1, 2)).unsqueeze(-1).unsqueeze(-1)
-        inside = self._patches(taps.new_ones(1, 1, *z.shape[-2:]), w)[0]  # (kh·kw, H', W'): 1 inside, 0 outside
-        return (taps.flatten(1)[:, :, None, None] * inside).sum(1)
+        rows, columns = self._inside(z.shape[-2:], w.shape[-2:], taps)  # (H', kh) and (W', kw): 1 inside, 0 outside
+        each_row = (columns[:, None, :, None] * taps.permute(1, 2, 0)).sum(2)  # (W', kh, out)
+        return self.units_back((rows[:, None, :, None] * each_row).sum(2))  # units last in memory, as kernels want them
 
     def terms(self, z: Tensor, w: Tensor) -> Tensor:
         """w_ij z_j, not yet summed, (..., out, C/groups·kh·kw, H', W')."""
@@ -236,6 +237,19 @@ class Convolution:
             for j in range(kw)
         ]
         return torch.stack(shifted, dim=2).flatten(1, 2)
+
+    def _inside(self, size: Sequence[int], kernel_size: Sequence[int], like: Tensor) -> list[Tensor]:
+        """For each of the two axes, which taps of which output lie inside the image: (outputs, taps)."""
+
+        def axis(n: int, out: int, k: int, s: int, d: int, before: int) -> Tensor:
+            at = s * torch.arange(out, device=like.device)[:, None] + d * torch.arange(k, device=like.device) - before
+            return ((at >= 0) & (at < n)).to(like.dtype)
+
+        starts = (before for before, _ in self.margins(kernel_size))
+        sizes = zip(
+            size, self.output_size(size, kernel_size), kernel_size, self.stride, self.dilation, starts, strict=True
+        )
+        return [axis(*numbers) for numbers in sizes]
 
     def output_size(self, size: Sequence[int], kernel_size: Sequence[int]) -> tuple[int, int]:
         """(H', W') for an image of (H, W)."""

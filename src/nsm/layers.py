@@ -125,6 +125,17 @@ class NSMLayer(Stochastic):
             generator=generator,
         )
 
+    def fires(self, z: Tensor) -> bool:
+        """Whether `fire` is what a call of this module would do."""
+        return not (self.deterministic or self._forward_hooks or self._forward_pre_hooks) and self._can_fire(
+            z, self.estimator
+        )
+
+    def fire(self, z: Tensor, key: Tensor, pooled: bool = False) -> Tensor:
+        """`forward`, or its largest states in windows of 2×2, with the noise of ``key``: 64 random bits."""
+        self._check_input(z)
+        return self._fire(z, None, key, pooled)
+
     def _can_fire(self, z: Tensor, estimator: Estimator) -> bool:
         """Whether the kernels are this layer's law: t a line in the product, the noise not keyed by who draws it."""
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(self.weight.shape[1:]))
@@ -136,11 +147,17 @@ class NSMLayer(Stochastic):
             and philox.source is None
         )
 
-    def _fire(self, z: Tensor, generator: torch.Generator | None, pooled: bool = False) -> Tensor:
-        """`functional.sample`, or its largest states in windows of 2×2, by the kernels of `nsm.kernels`."""
+    def _fire(
+        self, z: Tensor, generator: torch.Generator | None = None, key: Tensor | None = None, pooled: bool = False
+    ) -> Tensor:
+        """`functional.sample`, or its largest states in windows of 2×2, by the kernels of `nsm.kernels`.
+
+        Their noise is that of ``key``, drawn if None.
+        """
         from nsm.kernels import fire, pool  # here, since importing Triton takes a while
 
         wiring, weight, noise = self.wiring, self.weight, self.noise
+        key = fire.new_keys(1, z.device, generator)[0] if key is None else key
         x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
         line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         k, c = torch.broadcast_tensors(*map(wiring.units_last, line))
@@ -149,10 +166,9 @@ class NSMLayer(Stochastic):
         rows = x.flatten(0, -4) if pooled else x.reshape(-1, len(k))
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
         if draw == "moments":
-            key = fire.new_key(z.device, generator)
             states = pool.fire_pool(rows, k, c, key)[0] if pooled else fire.fire(rows, k, c, key)
         else:
-            y = self._fluctuation(z.detach(), x.detach(), generator).reshape(rows.shape)
+            y = self._fluctuation(z.detach(), x.detach(), generator, key).reshape(rows.shape)
             slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
@@ -164,18 +180,16 @@ class NSMLayer(Stochastic):
         """Whether this is exact blank-out noise on every synapse of a dense layer."""
         return self.site == "synapse" and isinstance(self.wiring, Dense) and isinstance(self.noise, Bernoulli)
 
-    def _fluctuation(self, z: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _fluctuation(self, z: Tensor, x: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
         """`functional.fluctuation` of exact draws, (..., units); ``x`` is w·z."""
         from nsm.kernels import blankout, fire
 
         noise, weight = self.noise, self.weight.detach()
         if self.site == "synapse" and isinstance(noise, Bernoulli):
-            kept = blankout.blankout_linear(
-                z.reshape(-1, z.shape[-1]), weight, noise.p, fire.new_key(z.device, generator)
-            )
+            kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
             return kept.view(x.shape) - noise.p * x
         if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
-            noisy = fire.blank(z, noise.p, fire.new_key(z.device, generator))
+            noisy = fire.blank(z, noise.p, key)
         else:
             xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
             noisy = ((xi - noise.mean) * z).to(z.dtype)
@@ -363,16 +377,9 @@ class NSMConv2d(NSMLayer):
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
 
     def can_pool(self, z: Tensor) -> bool:
-        """Whether `pooled` has a kernel for z: windows of 2×2 fill the output."""
+        """Whether windows of 2×2 fill the output."""
         size = self.wiring.output_size(z.shape[-2:], self.kernel_size)
-        hooked = self._forward_hooks or self._forward_pre_hooks
-        ready = z.dim() == 4 and not self.deterministic and not hooked and size[0] % 2 == size[1] % 2 == 0
-        return ready and self._can_fire(z, self.estimator)
-
-    def pooled(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The largest state in every window of 2×2, in law and gradient what ``max_pool2d`` makes of the states."""
-        self._check_input(z)
-        return self._fire(z, generator, pooled=True)
+        return z.dim() == 4 and size[0] % 2 == size[1] % 2 == 0
 
     def _geometry_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
@@ -404,18 +411,26 @@ class NSMConv2d(NSMLayer):
 
 
 class Sequential(nn.Sequential):
-    """``nn.Sequential``, with a convolution of units and the 2×2 max-pool after it in one step if a kernel has both."""
+    """``nn.Sequential`` of which kernels do more at once, where they apply.
+
+    The keys of all layers' noise are one draw, and a convolution of units and the 2×2 max-pool after it one step, in
+    law and gradient what ``max_pool2d`` makes of the states.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """The layers, one after the other."""
-        layers = list(self)
+        layers: list[nn.Module | None] = [*self, None]
+        keys: list[Tensor] = []
         at = 0
-        while at < len(layers):
-            layer, after = layers[at], layers[at + 1] if at + 1 < len(layers) else None
-            if isinstance(layer, NSMConv2d) and _halves(after) and layer.can_pool(input):
-                input, at = layer.pooled(input), at + 2
+        while (layer := layers[at]) is not None:
+            pooled = False
+            if isinstance(layer, NSMLayer) and layer.fires(input):
+                keys = keys or _new_keys(sum(isinstance(one, NSMLayer) for one in layers[at:]), input.device)
+                pooled = isinstance(layer, NSMConv2d) and _halves(layers[at + 1]) and layer.can_pool(input)
+                input = layer.fire(input, keys.pop(), pooled)
             else:
-                input, at = layer(input), at + 1
+                input = layer(input)
+            at += 1 + pooled
         return input
 
 
@@ -529,6 +544,12 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
 def _kernels_take(z: Tensor) -> bool:
     """Whether Triton's kernels can run on a tensor: on CUDA, in at most 32 bits, within the reach of their indices."""
     return TRITON and z.is_cuda and z.dtype != torch.float64 and 0 < z.numel() < 2**30
+
+
+def _new_keys(count: int, device: torch.device) -> list[Tensor]:
+    from nsm.kernels import fire
+
+    return list(fire.new_keys(count, device).unbind())
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

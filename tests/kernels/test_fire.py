@@ -295,15 +295,15 @@ def test_no_key_is_used_twice_in_calls_layers_and_replays(compiled):
     """Keys are 64 bits from torch's generator: those of all layers, in every call and replay, differ."""
     torch.manual_seed(0)
     network = mnist_cnn(UNITS["bNSM"]).cuda()
-    keys, new_key = [], fire.new_key
+    keys, new_keys = [], fire.new_keys
 
-    def noted(device, generator=None):
-        key = new_key(device, generator)
-        keys.append(key)
-        return key
+    def noted(count, device, generator=None):
+        drawn = new_keys(count, device, generator)
+        keys.extend(drawn[:, 0])
+        return drawn
 
     x = torch.randn(10, 1, 28, 28, device="cuda").sign()
-    with mock.patch.object(fire, "new_key", noted), torch.no_grad():
+    with mock.patch.object(fire, "new_keys", noted), torch.no_grad():
         network(x)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -159,11 +159,15 @@ def _blank(Z, KEY, OUT, p, below, size, BLOCK: tl.constexpr):
     _blank_word(Z, OUT, d, p, below, at + 12 * BLOCK, size, BLOCK)
 
 
+def new_keys(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """A row for each key: 64 random bits, and as many that are not used but keep the keys aligned."""
+    given = {} if generator is None else {"generator": generator}  # told of None, torch would not compile all shapes
+    return torch.randint(-(2**63), 2**63 - 1, (count, 2), device=device, **given)
+
+
 def new_key(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """64 random bits, one int64."""
-    if generator is None:  # torch must not be told of one: with it, shapes cannot be symbolic in a graph
-        return torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
-    return torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
+    """One key."""
+    return new_keys(1, device, generator)[0]
 
 
 def operation(name: str) -> Any:
@@ -179,7 +183,7 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
         x: (rows, units), contiguous.
         k: (units,), float32.
         c: (units,), float32; ±∞ for a unit that is certain.
-        key: one int64.
+        key: int64, of which the first is used.
     """
     z, size = torch.empty_like(x), x.numel()
     grid = (-(-size // (8 * BLOCK)),)

@@ -23,7 +23,9 @@ from torch import Tensor
 
 from nsm.kernels.fire import _SLOPE, _erf, operation
 
-WINDOWS = 8  # of a tile
+CHANNELS = 32  # of a tile
+WINDOWS = 2  # of a tile, going forward: small tiles, since many of them hide the waiting for memory
+BACK_WINDOWS = 8  # of a tile, going back, where each program sums over many
 
 
 @triton.jit
@@ -171,11 +173,6 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
     tl.store(to + 7 * step, tl.sum(dc3, 0)[None, :], channel < CH)
 
 
-def channel_block(channels: int) -> int:
-    """Channels of a tile: the largest power of two, from 32 to 128, that wastes none; 32 if all do."""
-    return next((size for size in (128, 64, 32) if channels % size == 0), 32)
-
-
 def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
     n, h, w, channels = x.shape
     return x.new_empty(n, h // 2, w // 2, channels), x.new_empty(n, h // 2, w // 2, channels, dtype=torch.uint8)
@@ -190,11 +187,10 @@ def _shape(x: Tensor, k: Tensor) -> tuple[int, int, int, bool]:
 def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """States of the windows of x (rows, height, width, channels), contiguous, both sizes even; and who won."""
     z, won = _outputs(x)
-    windows, bc = z.shape[:3].numel(), channel_block(x.shape[3])
-    grid = -(-windows // (8 * WINDOWS)), -(-x.shape[3] // bc)
-    _fire_pool[grid](
-        x, k, c, key, z, won, windows, *_shape(x, k), WINDOWS, bc, num_warps=WINDOWS * bc // 128, enable_fp_fusion=False
-    )
+    windows = z.shape[:3].numel()
+    grid = -(-windows // (8 * WINDOWS)), -(-x.shape[3] // CHANNELS)
+    parts = (x, k, c, key, z, won, windows, *_shape(x, k), WINDOWS, CHANNELS)
+    _fire_pool[grid](*parts, num_warps=1, enable_fp_fusion=False)
     return z, won
 
 
@@ -202,10 +198,10 @@ def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Ten
 def threshold_pool(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
     z, won = _outputs(x)
-    windows, bc = z.shape[:3].numel(), channel_block(x.shape[3])
-    grid = -(-windows // WINDOWS), -(-x.shape[3] // bc)
-    parts = (x, y, alpha, bias, z, won, windows, *_shape(x, k), WINDOWS, bc)
-    _threshold_pool[grid](*parts, num_warps=WINDOWS * bc // 128, enable_fp_fusion=False)
+    windows = z.shape[:3].numel()
+    grid = -(-windows // BACK_WINDOWS), -(-x.shape[3] // CHANNELS)
+    parts = (x, y, alpha, bias, z, won, windows, *_shape(x, k), BACK_WINDOWS, CHANNELS)
+    _threshold_pool[grid](*parts, num_warps=2, enable_fp_fusion=False)
     return z, won
 
 
@@ -213,8 +209,8 @@ def _split(won: Tensor, places: bool) -> tuple[int, int, int]:
     """Rows and units of the windows, and the rows of one program of `_back_pool`."""
     units = won.shape[1:].numel() if places else won.shape[3]
     rows = won.numel() // units
-    columns = -(-units // channel_block(won.shape[3]))
-    programs = max(1, min(-(-rows // WINDOWS), 1024 // columns))
+    columns = -(-units // CHANNELS)
+    programs = max(1, min(-(-rows // BACK_WINDOWS), 1024 // columns))
     return rows, units, -(-rows // programs)
 
 
@@ -223,27 +219,10 @@ def pool_back(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[
     """dx, and parts of dk and dc, (2, 4, parts, units): to be summed over axis 2 for each unit of a window."""
     h, w, channels, places = _shape(x, k)
     rows, units, each = _split(won, places)
-    bc = channel_block(channels)
     dx, parts = torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
-    grid = parts.shape[2], (units // channels) * -(-channels // bc)
-    _back_pool[grid](
-        g.contiguous(),
-        won,
-        x,
-        k,
-        c,
-        dx,
-        parts,
-        rows,
-        each,
-        h,
-        w,
-        channels,
-        places,
-        WINDOWS,
-        bc,
-        num_warps=WINDOWS * bc // 128,
-    )
+    grid = parts.shape[2], (units // channels) * -(-channels // CHANNELS)
+    tile = (rows, each, h, w, channels, places, BACK_WINDOWS, CHANNELS)
+    _back_pool[grid](g.contiguous(), won, x, k, c, dx, parts, *tile, num_warps=4 if places else 2)
     return dx, parts
 
 
