@@ -198,8 +198,8 @@ class Convolution:
         if self.padding == "valid" or self.padding == (0, 0):
             return taps.sum((1, 2)).unsqueeze(-1).unsqueeze(-1)
         rows, columns = self._inside(z.shape[-2:], w.shape[-2:], taps)  # (H', kh) and (W', kw): 1 inside, 0 outside
-        each_row = (columns[:, None, :, None] * taps.permute(1, 2, 0)).sum(2)  # (W', kh, out)
-        return self.units_back((rows[:, None, :, None] * each_row).sum(2))  # units last in memory, as kernels want them
+        each_row = (taps[:, :, None] * columns).sum(-1)  # (out, kh, W')
+        return (each_row[:, None] * rows[:, :, None]).sum(2)
 
     def terms(self, z: Tensor, w: Tensor) -> Tensor:
         """w_ij z_j, not yet summed, (..., out, C/groups·kh·kw, H', W')."""
@@ -306,7 +306,7 @@ def moments(
 def line(
     z: Tensor, weight: Tensor, bias: Tensor | None, beta: Tensor, *, noise: Noise, wiring: Wiring = Dense()
 ) -> tuple[Tensor, Tensor]:
-    """Slope k and offset c of t = k (w·z) + c for ±1 states: k = β/‖w‖, c = b/(√2 s ‖w‖), in the shape they have.
+    """Slope k and offset c of t = k (w·z) + c for ±1 states: k = β/‖w‖, c = b/(√2 s ‖w‖), both with units last.
 
     A unit without variance has k = 0 and c = ±∞ with the sign of b, as in `erf_argument`.
 
@@ -316,14 +316,19 @@ def line(
     >>> torch.allclose(k * 7 + c, erf_argument(*moments(z, weight, bias, beta, noise=Bernoulli(0.5))))
     True
     """
-    squared_norm = wiring.squared_norm(z, weight)
+
+    def per_unit(v: Tensor) -> Tensor:
+        return wiring.units_last(wiring.per_unit(v))
+
+    squared_norm = wiring.units_last(wiring.squared_norm(z, weight)).contiguous()
     certain = squared_norm == 0
     scale = torch.where(certain, 0.0, torch.rsqrt(torch.where(certain, 1.0, squared_norm)))
     limit = torch.where(certain, math.inf, 0.0).to(scale.dtype)
-    if bias is None:
-        return wiring.per_unit(beta) * scale, limit
-    b = wiring.per_unit(bias)
-    return wiring.per_unit(beta) * scale, b * scale / math.sqrt(2 * noise.variance) + limit.copysign(b.detach() + 0.0)
+    k = per_unit(beta) * scale
+    if bias is not None:
+        b = per_unit(bias)
+        limit = b * scale / math.sqrt(2 * noise.variance) + limit.copysign(b.detach() + 0.0)
+    return k, limit.expand_as(k)
 
 
 def fluctuation(

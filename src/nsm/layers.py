@@ -159,22 +159,22 @@ class NSMLayer(Stochastic):
         wiring, weight, noise = self.wiring, self.weight, self.noise
         key = fire.new_keys(1, z.device, generator)[0] if key is None else key
         x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
-        line = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
-        k, c = torch.broadcast_tensors(*map(wiring.units_last, line))
+        k, c = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         units = k.shape
         k, c = k.flatten(), c.flatten()
-        rows = x.flatten(0, -4) if pooled else x.reshape(-1, len(k))
+        rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
         if draw == "moments":
-            states = pool.fire_pool(rows, k, c, key)[0] if pooled else fire.fire(rows, k, c, key)
+            states = pool.fire_pool(rows, k, c, key, *x.shape[1:3])[0] if pooled else fire.fire(rows, k, c, key)
         else:
             y = self._fluctuation(z.detach(), x.detach(), generator, key).reshape(rows.shape)
             slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
             parts = (rows, y, *mean, k, c)
-            states = pool.threshold_pool(*parts)[0] if pooled else fire.threshold(*parts)
-        return wiring.units_back(states if pooled else states.view(x.shape))
+            states = pool.threshold_pool(*parts, *x.shape[1:3])[0] if pooled else fire.threshold(*parts)
+        shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
+        return wiring.units_back(states.view(shape))
 
     def _blanks_out(self) -> bool:
         """Whether this is exact blank-out noise on every synapse of a dense layer."""

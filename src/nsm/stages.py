@@ -176,11 +176,10 @@ class Stage:
         k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
         weight = layer.weight.detach().to(key[1])
         if isinstance(layer.wiring, Convolution):
-            k, c = k.movedim(0, -1), c.movedim(0, -1)
             weight = weight.contiguous(memory_format=torch.channels_last)
         elif self.flatten and z.dim() == 4:  # the states come with the channels last
             weight = weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1)
-        self.slope, self.offset, self.weight = k.contiguous(), c.expand(k.shape).contiguous(), weight
+        self.slope, self.offset, self.weight = k.contiguous(), c.contiguous(), weight
         self._made_for = key
 
     def _kernel(self, z: Tensor) -> Any:

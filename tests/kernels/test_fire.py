@@ -164,6 +164,16 @@ def four(x):
     return x.view(n, h // 2, 2, w // 2, 2, ch).permute(0, 1, 3, 5, 2, 4).flatten(-2)
 
 
+def rows(x):
+    """As the kernels take it: an axis for all but the channels, and the size of an image."""
+    return x.reshape(-1, x.shape[3])
+
+
+def windows(x, shape):
+    """What they return, (rows, H/2, W/2, C) again."""
+    return x.view(shape[0], shape[1] // 2, shape[2] // 2, shape[3])
+
+
 def line_of(x, v):
     return v.view(x.shape[1:]) if v.numel() > x.shape[3] else v.expand(x.shape[1:])
 
@@ -179,7 +189,7 @@ def first(fires):
 @pytest.mark.parametrize("shape", WINDOWS)
 def test_fire_pool_is_its_twin_bit_for_bit(shape, places, dtype, device):
     x, k, c, key = window_problem(shape, places, dtype, device)
-    states, won = pool.fire_pool(x, k, c, key)
+    states, won = (windows(found, shape) for found in pool.fire_pool(rows(x), k, c, key, *shape[1:3]))
     t = fma(x.float(), line_of(x, k), line_of(x, c))
     miss = four(fma(erf(t), torch.tensor(-0.5), torch.tensor(0.5)))
     v = (lanes(key, states[..., 0].numel(), 16, shape[3], pool.WINDOWS).view(states.shape) + 32768.5) / 65536
@@ -196,7 +206,8 @@ def test_threshold_pool_is_the_max_pool_of_the_threshold(shape, places, device):
     x, k, c, _ = window_problem(shape, places, torch.float32, device)
     y = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     b = c.nan_to_num(posinf=1, neginf=-1)
-    states, won = pool.threshold_pool(x, y, k, b, k, c)
+    found = pool.threshold_pool(rows(x), rows(y), k, b, k, c, *shape[1:3])
+    states, won = (windows(one, shape) for one in found)
     u = four(x * line_of(x, k) + line_of(x, b) + y)
     assert equal(states, sgn(u).amax(-1))
     assert equal(won, first(u >= 0))
@@ -208,7 +219,8 @@ def test_threshold_pool_is_the_max_pool_of_the_threshold(shape, places, device):
 def test_gradients_go_to_the_unit_that_won(shape, places, device):
     x, k, c, key = window_problem(shape, places, torch.float32, device)
     leaves = [v.clone().requires_grad_() for v in (x, k, c)]
-    states, won = pool.fire_pool(*leaves, key)
+    found = pool.fire_pool(rows(leaves[0]), *leaves[1:], key, *shape[1:3])
+    states, won = (windows(one, shape) for one in found)
     g = torch.randn(states.shape, generator=torch.Generator().manual_seed(2)).to(device)
     (states * g).sum().backward()
     wide = [v.double().requires_grad_() for v in (x, k, c)]
@@ -228,7 +240,7 @@ def test_the_first_to_fire_has_its_probability(device):
     t = torch.from_numpy(scipy.stats.norm.ppf(chance.numpy()) / math.sqrt(2)).float()
     x = t.view(1, 2, 2, 1).expand(n // channels, 2, 2, channels).contiguous().to(device)
     one, zero = torch.ones(channels, device=device), torch.zeros(channels, device=device)
-    states, won = pool.fire_pool(x, one, zero, torch.tensor([2**40 + 17], device=device))
+    states, won = pool.fire_pool(rows(x), one, zero, torch.tensor([2**40 + 17], device=device), 2, 2)
     for j in range(4):
         truth = float(chance[j] * (1 - chance[:j]).prod())
         check_rate(int(((won == j) & (states == 1)).sum()), n, truth)

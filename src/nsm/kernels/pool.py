@@ -1,12 +1,13 @@
 """`nsm.kernels.fire` with the 2×2 max-pool after it: from the product of a window of four units to their largest state.
 
-The units of a window are x (rows, height, width, channels) at (0, 0), (0, 1), (1, 0) and (1, 1); a line k, c belongs to
-each channel, or to each position and channel. The largest of four states is that of the first unit that fires, and the
+x is (images · height · width, channels), both sizes even: if all four had an axis, torch.compile would
+lay them out anew. The units of a window are those at (0, 0), (0, 1), (1, 0) and (1, 1); a line k, c belongs to each
+channel, or to each position and channel. The largest of four states is that of the first unit that fires, and the
 gradient goes to that unit (to the first of all, if none fires), as through ``max_pool2d``.
 
-    fire_pool(x, k, c, key)            given x the units are independent: the first to fire is unit j with probability
+    fire_pool(x, k, c, key, h, w)      given x the units are independent: the first to fire is unit j with probability
                                        P_j Π_{i<j} (1 − P_i), and one uniform number of 16 bits decides for all four
-    threshold_pool(x, y, α, b, k, c)   the first with α x + b + y ≥ 0
+    threshold_pool(x, y, α, b, k, c, h, w)   the first with α x + b + y ≥ 0
 
 Both return the states and, for the way back, which unit won.
 """
@@ -174,88 +175,94 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
 
 
 def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    n, h, w, channels = x.shape
-    return x.new_empty(n, h // 2, w // 2, channels), x.new_empty(n, h // 2, w // 2, channels, dtype=torch.uint8)
-
-
-def _shape(x: Tensor, k: Tensor) -> tuple[int, int, int, bool]:
-    """Height, width, channels, and whether each position has a line of its own."""
-    return *x.shape[1:], k.numel() > x.shape[3]  # type: ignore[return-value]
+    """For states and winners, (images · height/2 · width/2, channels)."""
+    shape = len(x) // 4, x.shape[1]
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.uint8)
 
 
 @operation("fire_pool")
-def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """States of the windows of x (rows, height, width, channels), contiguous, both sizes even; and who won."""
-    z, won = _outputs(x)
-    windows = z.shape[:3].numel()
-    grid = -(-windows // (8 * WINDOWS)), -(-x.shape[3] // CHANNELS)
-    parts = (x, k, c, key, z, won, windows, *_shape(x, k), WINDOWS, CHANNELS)
-    _fire_pool[grid](*parts, num_warps=1, enable_fp_fusion=False)
+def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """States of the windows of x, contiguous; and who won."""
+    (z, won), channels = _outputs(x), x.shape[1]
+    grid = -(-len(z) // (8 * WINDOWS)), -(-channels // CHANNELS)
+    shape = (len(z), height, width, channels, len(k) > channels, WINDOWS, CHANNELS)
+    _fire_pool[grid](x, k, c, key, z, won, *shape, num_warps=1, enable_fp_fusion=False)
     return z, won
 
 
 @operation("threshold_pool")
-def threshold_pool(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def threshold_pool(
+    x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor]:
     """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
-    z, won = _outputs(x)
-    windows = z.shape[:3].numel()
-    grid = -(-windows // BACK_WINDOWS), -(-x.shape[3] // CHANNELS)
-    parts = (x, y, alpha, bias, z, won, windows, *_shape(x, k), BACK_WINDOWS, CHANNELS)
-    _threshold_pool[grid](*parts, num_warps=2, enable_fp_fusion=False)
+    (z, won), channels = _outputs(x), x.shape[1]
+    grid = -(-len(z) // BACK_WINDOWS), -(-channels // CHANNELS)
+    shape = (len(z), height, width, channels, len(k) > channels, BACK_WINDOWS, CHANNELS)
+    _threshold_pool[grid](x, y, alpha, bias, z, won, *shape, num_warps=2, enable_fp_fusion=False)
     return z, won
 
 
-def _split(won: Tensor, places: bool) -> tuple[int, int, int]:
-    """Rows and units of the windows, and the rows of one program of `_back_pool`."""
-    units = won.shape[1:].numel() if places else won.shape[3]
+def _split(won: Tensor, units: int) -> tuple[int, int]:
+    """Rows of the windows that share their units, and the rows of one program of `_back_pool`."""
     rows = won.numel() // units
-    columns = -(-units // CHANNELS)
-    programs = max(1, min(-(-rows // BACK_WINDOWS), 1024 // columns))
-    return rows, units, -(-rows // programs)
+    programs = max(1, min(-(-rows // BACK_WINDOWS), 1024 * CHANNELS // units))
+    return rows, -(-rows // programs)
+
+
+def _window_units(k: Tensor, channels: int) -> int:
+    """Units of a kind in a window: its channels; with a line for every position, those of all windows of an image."""
+    return channels if len(k) == channels else len(k) // 4
 
 
 @operation("pool_back")
-def pool_back(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def pool_back(
+    g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor]:
     """dx, and parts of dk and dc, (2, 4, parts, units): to be summed over axis 2 for each unit of a window."""
-    h, w, channels, places = _shape(x, k)
-    rows, units, each = _split(won, places)
+    channels = x.shape[1]
+    units = _window_units(k, channels)
+    rows, each = _split(won, units)
     dx, parts = torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
     grid = parts.shape[2], (units // channels) * -(-channels // CHANNELS)
-    tile = (rows, each, h, w, channels, places, BACK_WINDOWS, CHANNELS)
-    _back_pool[grid](g.contiguous(), won, x, k, c, dx, parts, *tile, num_warps=4 if places else 2)
+    places = len(k) > channels
+    shape = (rows, each, height, width, channels, places, BACK_WINDOWS, CHANNELS)
+    _back_pool[grid](g.contiguous(), won, x, k, c, dx, parts, *shape, num_warps=4 if places else 2)
     return dx, parts
 
 
-fire_pool.register_fake(lambda x, k, c, key: _outputs(x))
-threshold_pool.register_fake(lambda x, y, alpha, bias, k, c: _outputs(x))
+fire_pool.register_fake(lambda x, k, c, key, height, width: _outputs(x))
+threshold_pool.register_fake(lambda x, y, alpha, bias, k, c, height, width: _outputs(x))
 
 
 @pool_back.register_fake
-def _(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    rows, units, each = _split(won, _shape(x, k)[3])
+def _(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    units = _window_units(k, x.shape[1])
+    rows, each = _split(won, units)
     return torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1], inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # won, x, k, c
+    lines = inputs[1:3] if len(inputs) == 6 else inputs[4:6]
+    ctx.save_for_backward(output[1], inputs[0], *lines)  # won, x, k, c
+    ctx.size = inputs[-2:]
     ctx.mark_non_differentiable(output[1])
 
 
 def _fire_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     won, x, k, c = ctx.saved_tensors
-    dx, parts = pool_back(g.contiguous(), won, x, k, c)
+    height, width = ctx.size
+    dx, parts = pool_back(g.contiguous(), won, x, k, c, height, width)
     sums = parts.sum(2)  # (2, 4, units)
-    h, w, channels, places = _shape(x, k)
-    # unit j of the window at (row, column) stands at (2 row + j // 2, 2 column + j % 2)
-    dk, dc = (
-        sums.view(2, 2, 2, h // 2, w // 2, channels).permute(0, 3, 1, 4, 2, 5).flatten(1) if places else sums.sum(1)
-    )
-    return dx, dk, dc, None
+    if len(k) == x.shape[1]:
+        dk, dc = sums.sum(1)
+    else:  # unit j of the window at (row, column) stands at (2 row + j // 2, 2 column + j % 2)
+        dk, dc = sums.view(2, 2, 2, height // 2, width // 2, -1).permute(0, 3, 1, 4, 2, 5).flatten(1)
+    return dx, dk, dc, None, None, None
 
 
 def _threshold_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dk, dc, _ = _fire_backward(ctx, g, _)
-    return dx, None, None, None, dk, dc
+    dx, dk, dc, *_ = _fire_backward(ctx, g, _)
+    return dx, None, None, None, dk, dc, None, None
 
 
 fire_pool.register_autograd(_fire_backward, setup_context=_keep)
