@@ -254,7 +254,7 @@ def test_a_network_that_does_not_learn_is_found_out():
 def test_whole_runs(monkeypatch):
     digits = learning.images("mnist", 200)
     monkeypatch.setattr(learning, "load", lambda name, split: digits)
-    monkeypatch.setattr(learning, "run_recipe", lambda epochs, seeds, device: replace(
+    monkeypatch.setattr(learning, "run_recipe", lambda epochs, seeds, device, network="mnist-cnn": replace(
         learning.recipe_for("mnist", "cpu", "synapse", False), epochs=epochs, seeds=seeds, batch_size=50
     ))  # fmt: skip
     found = learning.long_run("cpu", epochs=3, limit=0.9)
@@ -262,7 +262,7 @@ def test_whole_runs(monkeypatch):
     assert len(found["epoch"].times) == 2
     with pytest.raises(Wrong, match="test error"):
         learning.long_run("cpu", epochs=2, limit=-1)
-    seeds = learning.seeds_race("cpu", seeds=2, epochs=2, rounds=1, count=100)
+    seeds = learning.seeds_race("cpu", "mnist-cnn", seeds=2, epochs=2, rounds=1, count=100)
     assert set(seeds.best) == {"one seed", "2 seeds"}
 
 
@@ -375,7 +375,8 @@ def test_the_goals_are_those_that_were_set():
         ("cuda", "cifar-step", "synapse", {"ratio": 1.15}),
         ("cuda", "cifar-step", "neuron", {"ratio": 1.35}),
         ("cuda", "epochs", "one seed", {"seconds": 20}),
-        ("cuda", "seeds", "five seeds", {"ratio": 1.6}),
+        ("cuda", "seeds", "mnist-cnn", {"ratio": 1.6}),
+        ("cuda", "seeds", "pi-mnist-mlp", {"ratio": 1.6}),
         ("cuda", "mc", "synapse", {"seconds": 0.035, "ratio": 0.3}),
         ("cuda", "blankout", "linear", {"ratio": 1 / 20}),
         ("cuda", "memory", "peak", {"ratio": 1.05}),

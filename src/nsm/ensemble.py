@@ -12,10 +12,10 @@ from torch.func import functional_call, stack_module_state, vmap
 class Ensemble(nn.Module):
     """Networks side by side: inputs (members, batch, …) to outputs (members, batch, classes).
 
-    Parameters and buffers are stacked along axis 0 under the members' names with / for a dot. On the CPU each layer of
-    all members is one set of kernels (``vmap``); on CUDA, where a small network leaves most of the card idle, every
-    member has a stream of its own. Each draws its own noise, and since Adam works element by element, each learns as it
-    would alone.
+    Parameters and buffers are stacked along axis 0 under the members' names with / for a dot. Each layer of all members
+    is one set of kernels (``vmap``); but since CUDA has no fast convolution of many images with many kernels, there
+    networks that convolve have a stream each. Each draws its own noise, and since Adam works element by element, each
+    learns as it would alone.
 
     Example:
         >>> import torch
@@ -41,14 +41,14 @@ class Ensemble(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Every member's output for its own inputs."""
         self._template[0].train(self.training)
-        if inputs.is_cuda:
-            return self._streamed(inputs)
+        if self.streamed:
+            return self._on_streams(inputs)
         return vmap(self._one, randomness="different")(self._state(), inputs)
 
     def _one(self, state: dict[str, Tensor], x: Tensor) -> Any:
         return functional_call(self._template[0], state, (x,))
 
-    def _streamed(self, inputs: Tensor) -> Tensor:
+    def _on_streams(self, inputs: Tensor) -> Tensor:
         self._streams = self._streams or [torch.cuda.Stream(inputs.device) for _ in range(self.size)]
         slices = {name: value.unbind() for name, value in self._state().items()}
         main, outputs = torch.cuda.current_stream(inputs.device), []
@@ -59,6 +59,13 @@ class Ensemble(nn.Module):
         for stream in self._streams:
             main.wait_stream(stream)
         return torch.stack(outputs)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether every member has a stream of its own."""
+        return any(
+            value.is_cuda and value.dim() == 5 for value in self.parameters()
+        )  # weights of convolutions, stacked
 
     def compile_members(self, **options: Any) -> None:
         """Compile what the streams run, once for all."""

@@ -146,10 +146,11 @@ def _plain(network: str, device: str, dataset: Dataset, compile: bool, channels_
 # ------------------------------------------------------------------------- whole runs of the engine
 
 
-def run_recipe(epochs: int, seeds: int, device: str) -> Recipe:
-    """The MNIST CNN at synapses for so many epochs, as fast as the engine can."""
+def run_recipe(epochs: int, seeds: int, device: str, network: str = "mnist-cnn") -> Recipe:
+    """A network for MNIST with noise at synapses for so many epochs, as fast as the engine can."""
     recipe = recipe_for("mnist", device, "synapse", compile=device == "cuda")
-    return replace(recipe, epochs=epochs, seeds=seeds, lr=MNIST_CNN.lr, train_split="train+validation")
+    whole = {"lr": MNIST_CNN.lr, "train_split": "train+validation"}
+    return replace(recipe, network=network, epochs=epochs, seeds=seeds, **whole)
 
 
 def fit_once(recipe: Recipe, dataset: Dataset) -> tuple[list[float], list[float], torch.nn.Module]:
@@ -178,7 +179,9 @@ def long_run(device: str, epochs: int = 200, limit: float = 0.015) -> dict[str, 
     return {"seconds": sum(seconds) - first, "compilation": first, "epoch": rest, "error": wrong, "epochs": epochs}
 
 
-def seeds_race(device: str, *, seeds: int = 5, epochs: int = 3, rounds: int = 2, count: int = 60_000) -> Race:
+def seeds_race(
+    device: str, network: str, *, seeds: int = 5, epochs: int = 3, rounds: int = 2, count: int = 60_000
+) -> Race:
     """Epochs of the engine with one seed and with several, run after run in turn; the first epoch of each is left out.
 
     Checked: every member's loss fell.
@@ -189,7 +192,7 @@ def seeds_race(device: str, *, seeds: int = 5, epochs: int = 3, rounds: int = 2,
     times: dict[int, list[float]] = {1: [], seeds: []}
     for number in range(rounds):
         for many in (1, seeds)[:: 1 if number % 2 == 0 else -1]:
-            seconds, losses, _ = fit_once(run_recipe(epochs, many, device), digits)
+            seconds, losses, _ = fit_once(run_recipe(epochs, many, device, network), digits)
             checks.learns(losses)
             times[many] += seconds[1:]
     return Race({_seeds(many): (_seeds(many), Timing(tuple(found))) for many, found in times.items()}, [])

@@ -109,8 +109,11 @@ def _epochs(device: str, quick: bool) -> Found:
 
 
 def _seeds(device: str, quick: bool) -> Found:
-    found = learning.seeds_race(device, rounds=1 if quick else 2, epochs=2 if quick else 4)
-    return {"five seeds": compared(found, "5 seeds", "one seed")}, found.tried
+    rounds, epochs = (1, 2) if quick else (2, 4)
+    networks = ("mnist-cnn", "pi-mnist-mlp")
+    races = {network: learning.seeds_race(device, network, rounds=rounds, epochs=epochs) for network in networks}
+    cases = {network: compared(found, "5 seeds", "one seed") for network, found in races.items()}
+    return cases, [way for found in races.values() for way in found.tried]
 
 
 def _mc(device: str, quick: bool) -> Found:
