@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from nsm import functional, philox
 from nsm.estimators import Deterministic, Estimator, Probability, get_estimator, sgn
 from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
+from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, check_noise
 
 TRITON = find_spec("triton") is not None
@@ -143,7 +144,7 @@ class NSMLayer(Stochastic):
             _kernels_take(z)
             and self.inputs == "binary"
             and estimator == Probability()
-            and (self.site == "neuron" or draw == "moments" or self._blanks_out())
+            and (self.site == "neuron" or draw == "moments" or (self._blanks_out() and _triton_takes(z)))
             and philox.source is None
         )
 
@@ -154,10 +155,8 @@ class NSMLayer(Stochastic):
 
         Their noise is that of ``key``, drawn if None.
         """
-        from nsm.kernels import fire, pool  # here, since importing Triton takes a while
-
         wiring, weight, noise = self.wiring, self.weight, self.noise
-        key = fire.new_keys(1, z.device, generator)[0] if key is None else key
+        key = operations.new_key(z.device, generator) if key is None else key
         x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
         k, c = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         units = k.shape
@@ -165,14 +164,16 @@ class NSMLayer(Stochastic):
         rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
         if draw == "moments":
-            states = pool.fire_pool(rows, k, c, key, *x.shape[1:3])[0] if pooled else fire.fire(rows, k, c, key)
+            states = (
+                operations.fire_pool(rows, k, c, key, *x.shape[1:3])[0] if pooled else operations.fire(rows, k, c, key)
+            )
         else:
-            y = self._fluctuation(z.detach(), x.detach(), generator, key).reshape(rows.shape)
+            y = self._fluctuation(z.detach(), x.detach(), generator, key).contiguous().view(rows.shape)
             slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
             parts = (rows, y, *mean, k, c)
-            states = pool.threshold_pool(*parts, *x.shape[1:3])[0] if pooled else fire.threshold(*parts)
+            states = operations.threshold_pool(*parts, *x.shape[1:3])[0] if pooled else operations.threshold(*parts)
         shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
         return wiring.units_back(states.view(shape))
 
@@ -182,24 +183,26 @@ class NSMLayer(Stochastic):
 
     def _fluctuation(self, z: Tensor, x: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
         """`functional.fluctuation` of exact draws, (..., units); ``x`` is w·z."""
-        from nsm.kernels import blankout, fire
-
         noise, weight = self.noise, self.weight.detach()
         if self.site == "synapse" and isinstance(noise, Bernoulli):
+            from nsm.kernels import blankout  # here, since importing Triton takes a while
+
             kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
             return kept.view(x.shape) - noise.p * x
         if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
-            noisy = fire.blank(z, noise.p, key)
+            noisy = operations.blank(z, noise.p, key)
         else:
             xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
             noisy = ((xi - noise.mean) * z).to(z.dtype)
         return self.wiring.units_last(self._product(noisy, weight))
 
     def _product(self, z: Tensor, weight: Tensor) -> Tensor:
-        """`Wiring.product`; for small patches as a matrix product, which is faster than their convolution."""
-        if isinstance(self.wiring, Convolution) and not z.requires_grad and self.wiring.is_plain(z, weight):
+        """`Wiring.product` with the units last in memory; on CUDA that of small patches is a matrix product."""
+        if not isinstance(self.wiring, Convolution):
+            return self.wiring.product(z, weight)
+        if z.is_cuda and not z.requires_grad and self.wiring.is_plain(z, weight):
             return self.wiring.product_of_patches(z, weight)
-        return self.wiring.product(z, weight)
+        return self.wiring.product(z, weight if z.is_cuda else weight.contiguous(memory_format=torch.channels_last))
 
     def extra_repr(self) -> str:
         """The arguments that made this layer."""
@@ -425,7 +428,8 @@ class Sequential(nn.Sequential):
         while (layer := layers[at]) is not None:
             pooled = False
             if isinstance(layer, NSMLayer) and layer.fires(input):
-                keys = keys or _new_keys(sum(isinstance(one, NSMLayer) for one in layers[at:]), input.device)
+                many = sum(isinstance(one, NSMLayer) for one in layers[at:])
+                keys = keys or list(operations.new_keys(many, input.device).unbind())
                 pooled = isinstance(layer, NSMConv2d) and _halves(layers[at + 1]) and layer.can_pool(input)
                 input = layer.fire(input, keys.pop(), pooled)
             else:
@@ -542,14 +546,20 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _kernels_take(z: Tensor) -> bool:
-    """Whether Triton's kernels can run on a tensor: on CUDA, in at most 32 bits, within the reach of their indices."""
-    return TRITON and z.is_cuda and z.dtype != torch.float64 and 0 < z.numel() < 2**30
+    """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
+    if torch.compiler.is_exporting() or torch._C._functorch.maybe_current_level() is not None:  # type: ignore[attr-defined]
+        return False
+    return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
 
 
-def _new_keys(count: int, device: torch.device) -> list[Tensor]:
-    from nsm.kernels import fire
+def _triton_takes(z: Tensor) -> bool:
+    """On CUDA, in at most 32 bits."""
+    return TRITON and z.is_cuda and z.dtype != torch.float64
 
-    return list(fire.new_keys(count, device).unbind())
+
+def _c_takes(z: Tensor) -> bool:
+    """On the CPU, in 32 bits, where C can be compiled."""
+    return z.device.type == "cpu" and functional.product_dtype(z) == torch.float32 and fire_cpu.ready()
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

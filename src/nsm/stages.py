@@ -332,7 +332,7 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
     stages = list(_leading_stages(steps))
     if z.device.type != "cpu" or dtype not in _DIGITS or not stages:
         return None
-    lib = bits.library(functional.ERF, functional.ERF_REACH)
+    lib = bits.library()
     if lib is None or not all(p.isfinite().all() for stage in stages for p in stage.layer.parameters()):
         return None
     first = _first(stages[0], z)

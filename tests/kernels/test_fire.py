@@ -1,4 +1,7 @@
-"""The kernels of a training step: the same bits as their twins in torch, the same gradients, every element written."""
+"""The operations of a training step: the same bits as their twins in torch, the same gradients, every element written.
+
+In C on the CPU, in Triton on CUDA and, without a GPU, in Triton's interpreter.
+"""
 
 # pyright: reportCallIssue=false, reportOptionalMemberAccess=false
 
@@ -9,20 +12,68 @@ import pytest
 import scipy.stats
 import torch
 from torch import nn
+from torch.func import grad, vmap
 from torch.nn import functional as F
 
 import nsm
 from law import check_rate
-from nsm import functional, layers, philox
+from nsm import functional, philox
 from nsm.estimators import sgn
+from nsm.kernels import fire_cpu, operations
 from nsm.networks import UNITS, mnist_cnn
 
-pytest.importorskip("triton")
-from nsm.kernels import fire, pool
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+BLOCK, WINDOWS = 512, 2  # elements and windows that share their Philox blocks' bits of one place
 SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (257, 300)]
-DTYPES = [torch.float32, torch.bfloat16]
+GPU = pytest.mark.gpu
+WAYS = [  # the kernels, and the type of what they read and write
+    ("C", torch.float32),
+    ("interpreter", torch.float32),
+    ("interpreter", torch.bfloat16),
+    pytest.param(("CUDA", torch.float32), marks=GPU),
+    pytest.param(("CUDA", torch.bfloat16), marks=GPU),
+]
+
+
+def use(kernels, monkeypatch):
+    """Have the operations done by these kernels; returns the device."""
+    if kernels == "C" and not fire_cpu.ready():
+        pytest.skip("needs a C compiler, AVX2 and FMA")
+    if kernels == "interpreter":
+        pytest.importorskip("triton")
+        from nsm.kernels import fire, pool
+
+        monkeypatch.setattr(operations, "_kernels", lambda x: (fire, pool))
+    return "cuda" if kernels == "CUDA" else "cpu"
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request, monkeypatch):
+    """Device and type, of all kernels that there are."""
+    kernels, dtype = request.param
+    return use(kernels, monkeypatch), dtype
+
+
+@pytest.fixture(params=["C", "interpreter", pytest.param("CUDA", marks=GPU)])
+def device(request, monkeypatch):
+    """The device of all kernels that there are, in float32."""
+    return use(request.param, monkeypatch)
+
+
+@pytest.fixture(params=["C", pytest.param("CUDA", marks=GPU)])
+def fast(request, monkeypatch):
+    """The device of the kernels that are no interpreter's."""
+    return use(request.param, monkeypatch)
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Fill new memory with NaN, or with sevens where there is none."""
+
+    def poison(new):
+        return lambda *size, **options: (t := new(*size, **options)).fill_(math.nan if t.is_floating_point() else 7)
+
+    monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
+    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
 
 
 def words(key, shape):
@@ -31,7 +82,7 @@ def words(key, shape):
     return philox.philox((counter, zero, zero, zero), (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF))
 
 
-def lanes(key, count, bits, per_row=1, block=fire.BLOCK):
+def lanes(key, count, bits, per_row=1, block=BLOCK):
     """The random integers of one call, as the kernels cut them: (count, per_row)."""
     programs, half = -(-count * bits // (128 * block)), 1 << (bits - 1)
     found = [
@@ -81,46 +132,43 @@ def equal(one, other):
     return torch.equal(one.cpu().float().nan_to_num(7), other.cpu().float().nan_to_num(7))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fire_is_its_twin_bit_for_bit(shape, dtype, device):
-    x, k, c, key = problem(*shape, dtype, device)
-    with mock.patch.object(torch, "empty_like", lambda like: torch.full_like(like, math.nan)):
-        states = fire.fire(x, k, c, key)
-    assert states.dtype == dtype
+@pytest.mark.usefixtures("poisoned")
+def test_fire_is_its_twin_bit_for_bit(shape, way):
+    x, k, c, key = problem(*shape, *reversed(way))
+    states = operations.fire(x, k, c, key)
+    assert states.dtype == x.dtype
     assert equal(states, twin_fire(x, k, c, key))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_threshold_is_its_twin_bit_for_bit(shape, dtype, device):
+@pytest.mark.usefixtures("poisoned")
+def test_threshold_is_its_twin_bit_for_bit(shape, way):
+    device, dtype = way
     x, k, c, _ = problem(*shape, dtype, device)
     y, alpha, b, _ = problem(*shape, dtype, device, seed=1)
     b = b.nan_to_num(posinf=1, neginf=-1)
     twin = sgn(x.float() * alpha + b + y.float()).to(dtype)
-    with mock.patch.object(torch, "empty_like", lambda like: torch.full_like(like, math.nan)):
-        assert equal(fire.threshold(x, y, alpha, b, k, c), twin)
+    assert equal(operations.threshold(x, y, alpha, b, k, c), twin)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("p", [0.25, 0.5, 3 / 256])
 @pytest.mark.parametrize("shape", [(1,), (7, 5), (3, 4, 5, 6), (1000,)])
+@pytest.mark.usefixtures("poisoned")
 def test_blank_is_its_twin_bit_for_bit(shape, p, device):
     key = torch.tensor([-12345678901234567], device=device)
     for z in (torch.ones(shape, device=device), torch.ones(1, device=device).expand(shape)):
         kept = lanes(key, z.numel(), 8).view(shape) < round(256 * p) - 128
-        assert equal(fire.blank(z, p, key), (kept.float() - p))
+        assert equal(operations.blank(z, p, key), (kept.float() - p))
     if len(shape) == 4:  # in the order of memory
         z = torch.ones(shape, device=device).to(memory_format=torch.channels_last)
         kept = (lanes(key, z.numel(), 8) < round(256 * p) - 128).view(3, 5, 6, 4).movedim(-1, 1)
-        assert equal(fire.blank(z, p, key), kept.float() - p)
+        assert equal(operations.blank(z, p, key), kept.float() - p)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.usefixtures("poisoned")
 def test_gradients_are_those_of_erf(shape, drawn, device):
     x, k, c, key = problem(*shape, torch.float32, device)
     x = x.nan_to_num(1.0)
@@ -128,7 +176,7 @@ def test_gradients_are_those_of_erf(shape, drawn, device):
     wide = [v.double().requires_grad_() for v in (x, k, c)]
     (torch.erf(wide[0] * wide[1] + wide[2]) * g).sum().backward()
     leaves = [v.clone().requires_grad_() for v in (x, k, c)]
-    states = fire.threshold(leaves[0], x, k, k, *leaves[1:]) if drawn else fire.fire(*leaves, key)
+    states = operations.threshold(leaves[0], x, k, k, *leaves[1:]) if drawn else operations.fire(*leaves, key)
     (states * g).sum().backward()
     for leaf, truth in zip(leaves, wide, strict=True):
         assert leaf.grad is not None
@@ -136,11 +184,12 @@ def test_gradients_are_those_of_erf(shape, drawn, device):
         torch.testing.assert_close(leaf.grad.double(), truth.grad.nan_to_num(0), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_half_precision_is_that_of_the_tensors_alone(device):
+@pytest.mark.parametrize("kernels", ["interpreter", pytest.param("CUDA", marks=GPU)])
+def test_half_precision_is_that_of_the_tensors_alone(kernels, monkeypatch):
+    device = use(kernels, monkeypatch)
     x, k, c, _ = problem(64, 40, torch.bfloat16, device)
     x, g = x.nan_to_num(1.0), torch.randn(64, 40, generator=torch.Generator().manual_seed(2)).bfloat16().to(device)
-    dx, parts = fire.fire_back(g, x, k, c)
+    dx, parts = operations.fire_back(g, x, k, c)
     d = g.double() * (2 / math.sqrt(math.pi)) * torch.exp(-((x.double() * k + c) ** 2))
     torch.testing.assert_close(dx.double(), d * k, rtol=8e-3, atol=1e-6)  # the interpreter rounds towards 0
     torch.testing.assert_close(parts.sum(1).double(), torch.stack([(d * x).sum(0), d.sum(0)]), rtol=1e-5, atol=1e-5)
@@ -149,7 +198,7 @@ def test_half_precision_is_that_of_the_tensors_alone(device):
 # ------------------------------------------------------------------------- with the pool
 
 
-WINDOWS = [(1, 2, 2, 1), (2, 4, 6, 5), (3, 8, 4, 33)]
+PICTURES = [(1, 2, 2, 1), (2, 4, 6, 5), (3, 8, 4, 33)]
 
 
 def window_problem(shape, places, dtype, device):
@@ -183,43 +232,42 @@ def first(fires):
     return torch.where(fires.any(-1), fires.int().argmax(-1), 0)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("places", [False, True])
-@pytest.mark.parametrize("shape", WINDOWS)
-def test_fire_pool_is_its_twin_bit_for_bit(shape, places, dtype, device):
-    x, k, c, key = window_problem(shape, places, dtype, device)
-    states, won = (windows(found, shape) for found in pool.fire_pool(rows(x), k, c, key, *shape[1:3]))
+@pytest.mark.parametrize("shape", PICTURES)
+@pytest.mark.usefixtures("poisoned")
+def test_fire_pool_is_its_twin_bit_for_bit(shape, places, way):
+    x, k, c, key = window_problem(shape, places, *reversed(way))
+    states, won = (windows(found, shape) for found in operations.fire_pool(rows(x), k, c, key, *shape[1:3]))
     t = fma(x.float(), line_of(x, k), line_of(x, c))
     miss = four(fma(erf(t), torch.tensor(-0.5), torch.tensor(0.5)))
-    v = (lanes(key, states[..., 0].numel(), 16, shape[3], pool.WINDOWS).view(states.shape) + 32768.5) / 65536
+    v = (lanes(key, states[..., 0].numel(), 16, shape[3], WINDOWS).view(states.shape) + 32768.5) / 65536
     none = torch.stack([miss[..., : j + 1].cumprod(-1)[..., -1] for j in range(4)], -1)
     fires = none < v[..., None]
     assert equal(states, fires[..., 3].float() * 2 - 1)
     assert equal(won, first(fires))
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("places", [False, True])
-@pytest.mark.parametrize("shape", WINDOWS)
+@pytest.mark.parametrize("shape", PICTURES)
+@pytest.mark.usefixtures("poisoned")
 def test_threshold_pool_is_the_max_pool_of_the_threshold(shape, places, device):
     x, k, c, _ = window_problem(shape, places, torch.float32, device)
     y = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     b = c.nan_to_num(posinf=1, neginf=-1)
-    found = pool.threshold_pool(rows(x), rows(y), k, b, k, c, *shape[1:3])
+    found = operations.threshold_pool(rows(x), rows(y), k, b, k, c, *shape[1:3])
     states, won = (windows(one, shape) for one in found)
     u = four(x * line_of(x, k) + line_of(x, b) + y)
     assert equal(states, sgn(u).amax(-1))
     assert equal(won, first(u >= 0))
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("places", [False, True])
-@pytest.mark.parametrize("shape", WINDOWS)
+@pytest.mark.parametrize("shape", PICTURES)
+@pytest.mark.usefixtures("poisoned")
 def test_gradients_go_to_the_unit_that_won(shape, places, device):
     x, k, c, key = window_problem(shape, places, torch.float32, device)
     leaves = [v.clone().requires_grad_() for v in (x, k, c)]
-    found = pool.fire_pool(rows(leaves[0]), *leaves[1:], key, *shape[1:3])
+    found = operations.fire_pool(rows(leaves[0]), *leaves[1:], key, *shape[1:3])
     states, won = (windows(one, shape) for one in found)
     g = torch.randn(states.shape, generator=torch.Generator().manual_seed(2)).to(device)
     (states * g).sum().backward()
@@ -232,28 +280,54 @@ def test_gradients_go_to_the_unit_that_won(shape, places, device):
         torch.testing.assert_close(leaf.grad.double(), truth.grad.nan_to_num(0), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_first_to_fire_has_its_probability(device):
+def test_the_first_to_fire_has_its_probability(fast):
     """One number for four units: each is the first to fire as often as if it had a number of its own."""
-    n, channels = 38_400 if device == "cpu" else 100_000_000, 32
+    n, channels, device = 960_000 if fast == "cpu" else 100_000_000, 32, fast
     chance = torch.tensor([0.1, 0.3, 0.2, 0.6], dtype=torch.float64)
     t = torch.from_numpy(scipy.stats.norm.ppf(chance.numpy()) / math.sqrt(2)).float()
     x = t.view(1, 2, 2, 1).expand(n // channels, 2, 2, channels).contiguous().to(device)
     one, zero = torch.ones(channels, device=device), torch.zeros(channels, device=device)
-    states, won = pool.fire_pool(rows(x), one, zero, torch.tensor([2**40 + 17], device=device), 2, 2)
+    states, won = operations.fire_pool(rows(x), one, zero, torch.tensor([2**40 + 17], device=device), 2, 2)
     for j in range(4):
         truth = float(chance[j] * (1 - chance[:j]).prod())
         check_rate(int(((won == j) & (states == 1)).sum()), n, truth)
     check_rate(int((states == 1).sum()), n, float(1 - (1 - chance).prod()))
 
 
+def test_not_a_number_stays(device):
+    x, k, c, key = window_problem((2, 4, 6, 5), False, torch.float32, device)
+    x[0, 1, 2, 3] = math.nan  # in the window at (0, 1)
+    fired, _ = operations.fire_pool(rows(x), k, c, key, 4, 6)
+    drawn, _ = operations.threshold_pool(rows(x), rows(x), k, k, k, c, 4, 6)
+    for states in (fired, drawn):
+        assert states.isnan().nonzero().tolist() == [[1, 3]]
+
+
+def test_threads_change_no_bit(monkeypatch):
+    use("C", monkeypatch)
+    x, k, c, key = problem(300, 37, torch.float32, "cpu")
+    picture, *lines, _ = window_problem((20, 8, 6, 37), True, torch.float32, "cpu")
+    picture, alpha = rows(picture), lines[0]
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            states, won = operations.fire_pool(picture, *lines, key, 8, 6)
+            parts = [
+                *(operations.fire(x, k, c, key), *operations.fire_back(x, x, k, c), operations.blank(x, 0.25, key)),
+                *(operations.threshold(x, x, k, k, k, c), states, won),
+                *operations.threshold_pool(picture, picture, alpha, alpha, alpha, alpha, 8, 6),
+                *operations.pool_back(states, won, picture, *lines, 8, 6),
+            ]
+            found.append([part.nan_to_num(7) for part in parts])
+    finally:
+        torch.set_num_threads(threads)
+    for one, two, three in zip(*found, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
 # ------------------------------------------------------------------------- in layers
-
-
-@pytest.fixture
-def anywhere(monkeypatch):
-    """Let layers use the kernels wherever the interpreter or the compiler can run them."""
-    monkeypatch.setattr(layers, "_kernels_take", lambda z: z.dtype != torch.float64 and z.numel() > 0)
 
 
 LAYERS = [
@@ -264,14 +338,12 @@ LAYERS = [
 ]
 
 
-@pytest.mark.usefixtures("anywhere")
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}, {"noise": nsm.Gaussian()}])
 @pytest.mark.parametrize("make", LAYERS)
-def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, device):
+def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, fast):
     torch.manual_seed(0)
-    layer = make(**law).to(device)
-    n = 800 if device == "cpu" else 100_000
+    layer, device = make(**law).to(fast), fast
+    n = 20_000 if device == "cpu" else 100_000
     shape = (70,) if isinstance(layer, nsm.NSMLinear) else (layer.in_channels, 8, 8)
     z = torch.randn(shape).sign().to(device)
     states = layer(z.expand(n, *shape))
@@ -289,16 +361,63 @@ def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, device):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.usefixtures("anywhere")
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("unit", ["bNSM", pytest.param("gNSM", marks=pytest.mark.slow)])
-def test_a_network_pools_in_the_kernel_and_learns(unit, device):
+@pytest.mark.parametrize("unit", ["bNSM", "gNSM"])
+def test_a_network_pools_in_the_kernel_and_learns(unit, fast):
     torch.manual_seed(0)
-    network = mnist_cnn(UNITS[unit], classes=3).to(device)
-    x, y = torch.randn(6, 1, 28, 28).sign().to(device), torch.tensor([0, 1, 2, 0, 1, 2], device=device)
+    network = mnist_cnn(UNITS[unit], classes=3).to(fast)
+    x, y = torch.randn(6, 1, 28, 28).sign().to(fast), torch.tensor([0, 1, 2, 0, 1, 2], device=fast)
     with mock.patch.object(nn.MaxPool2d, "forward", side_effect=AssertionError):
         F.cross_entropy(network(x), y).backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.parameters())
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Fail where a layer calls an operation."""
+    for name in ("fire", "threshold", "fire_pool", "threshold_pool"):
+        monkeypatch.setattr(operations, name, mock.Mock(side_effect=AssertionError))
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}])
+def test_layers_do_without_kernels_where_there_are_none(law, monkeypatch):
+    layer, z = nsm.NSMLinear(70, 9, **law), torch.ones(4, 3, 70)
+    if fire_cpu.ready():
+        with pytest.raises(AssertionError):
+            layer(z)
+    vmap(layer, randomness="different")(z)
+    grad(lambda z: layer(z).sum())(z)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(z)
+    torch.export.export(layer, (z,))
+    layer(z[:0])
+    layer.double()(z.double())
+    monkeypatch.setattr(fire_cpu, "ready", lambda: False)
+    layer.float()(z).sum().backward()
+
+
+def test_keys_are_drawn_for_every_call_and_layer(monkeypatch):
+    use("C", monkeypatch)
+    torch.manual_seed(0)
+    network = mnist_cnn(UNITS["bNSM"])
+    keys, new_keys = [], operations.new_keys
+
+    def noted(count, device, generator=None):
+        drawn = new_keys(count, device, generator)
+        keys.extend(drawn[:, 0].tolist())
+        return drawn
+
+    x = torch.ones(2, 1, 28, 28)
+    with mock.patch.object(operations, "new_keys", noted), torch.no_grad():
+        for _ in range(25):
+            network(x)
+            for layer, z in (
+                (network[0], x),
+                (network[2], torch.ones(2, 32, 12, 12)),
+                (network[5], torch.ones(2, 1024)),
+            ):
+                layer(z)
+    assert len(set(keys)) == len(keys) == 150
 
 
 @pytest.mark.gpu
@@ -307,7 +426,7 @@ def test_no_key_is_used_twice_in_calls_layers_and_replays(compiled):
     """Keys are 64 bits from torch's generator: those of all layers, in every call and replay, differ."""
     torch.manual_seed(0)
     network = mnist_cnn(UNITS["bNSM"]).cuda()
-    keys, new_keys = [], fire.new_keys
+    keys, new_keys = [], operations.new_keys
 
     def noted(count, device, generator=None):
         drawn = new_keys(count, device, generator)
@@ -315,7 +434,7 @@ def test_no_key_is_used_twice_in_calls_layers_and_replays(compiled):
         return drawn
 
     x = torch.randn(10, 1, 28, 28, device="cuda").sign()
-    with mock.patch.object(fire, "new_keys", noted), torch.no_grad():
+    with mock.patch.object(operations, "new_keys", noted), torch.no_grad():
         network(x)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -333,12 +452,12 @@ def test_no_key_is_used_twice_in_calls_layers_and_replays(compiled):
 def test_the_law_at_a_hundred_million_draws():
     x = torch.linspace(-2, 2, 10, device="cuda").expand(10_000_000, 10).contiguous()
     one, zero = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
-    states = fire.fire(x, one, zero, fire.new_key(x.device))
+    states = operations.fire(x, one, zero, operations.new_key(x.device))
     for unit, t in enumerate(x[0].double().tolist()):
         check_rate(
             int((states[:, unit] == 1).sum()),
             len(x),
             0.5 * math.erfc(-t),
         )
-    kept = fire.blank(torch.ones(100_000_000, device="cuda"), 0.25, fire.new_key(x.device)) > 0
+    kept = operations.blank(torch.ones(100_000_000, device="cuda"), 0.25, operations.new_key(x.device)) > 0
     check_rate(int(kept.sum()), kept.numel(), 0.25)

@@ -10,6 +10,7 @@ from torch import Tensor
 from nsm.bench import checks
 from nsm.bench.probes import integer_rate
 from nsm.bench.timing import Contender, Race, race
+from nsm.kernels.operations import new_key
 
 IN, OUT, BATCH, P = 1024, 512, 1000, 0.5
 
@@ -25,10 +26,10 @@ class Absent(Exception):
 def kernel(p: float) -> tuple[Callable[[Tensor, Tensor], Tensor], float]:
     """The kernel, with a new key for every call, and how many ξ it cuts from a block; `Absent` where there is none."""
     try:
-        blankout, fire = (import_module(f"nsm.kernels.{name}") for name in ("blankout", "fire"))
+        blankout = import_module("nsm.kernels.blankout")
     except ImportError as error:
         raise Absent(f"there is no kernel: {error}") from None
-    return lambda z, weight: blankout.blankout_linear(z, weight, p, fire.new_key(z.device)), 128 / blankout.digits(p)[1]
+    return lambda z, weight: blankout.blankout_linear(z, weight, p, new_key(z.device)), 128 / blankout.digits(p)[1]
 
 
 def masked_product(z: Tensor, weight: Tensor, p: float) -> Tensor:

@@ -7,22 +7,15 @@ or two, w = Σ_d q_d step_d, so that products are exact, whatever their order (s
 the product to the drawn states, is `nsm.functional`, operation by operation.
 """
 
-import ctypes
-import hashlib
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from nsm.kernels import native
 
 SLOTS = 32  # rows in a group
 _FIVE, _CHUNK, _UNITS = 5, 20, 4  # states to a table, tables to a 16-bit sum, units at a time: as in bits.c
@@ -33,33 +26,10 @@ _TOGETHER = 16  # groups that share the tables of a dense layer while these are 
 # ------------------------------------------------------------------------- the library
 
 
-@cache
-def library(erf: tuple[float, ...], reach: float) -> Any:
-    """The compiled code for a polynomial erf(t)/t of 2(t/reach)² − 1; None where it cannot be had.
-
-    It needs a C compiler, AVX-512, and torch's OpenMP threads, which it shares.
-    """
-    source = Path(__file__).with_suffix(".c").read_text()
-    constants = f"-DERF={','.join(map(repr, erf))}", f"-DREACH={reach!r}", f"-DSCALE={2 / reach**2!r}"
-    compiler = [
-        os.environ.get("CC", "cc"),
-        "-O3",
-        "-march=native",
-        "-ffp-contract=off",
-        "-fopenmp",
-        "-fPIC",
-        *constants,
-    ]
-    try:
-        processor = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-        if not {"avx512f", "avx512bw", "avx512dq", "bmi2"} <= set(processor.split()):
-            return None
-        key = hashlib.sha256("\n".join([source, *compiler, processor, sys.platform]).encode()).hexdigest()[:16]
-        path = _cache_folder() / f"bits-{key}.so"
-        if not path.exists():
-            _compile(compiler, path)
-        found = ctypes.CDLL(str(path))
-    except (OSError, RuntimeError, StopIteration, subprocess.SubprocessError):
+def library() -> Any:
+    """The compiled code; None where there is no compiler or no AVX-512."""
+    found = native.library("bits", "avx512f", "avx512bw", "avx512dq", "bmi2")
+    if found is None:
         return None
     found.nsm_draw.restype = found.nsm_unpack.restype = None
     found.nsm_first.argtypes = [POINTER(_Law), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int]
@@ -67,26 +37,6 @@ def library(erf: tuple[float, ...], reach: float) -> Any:
     found.nsm_layer.argtypes = [POINTER(_Layer), POINTER(_Noise), c_void_p, c_void_p]
     found.nsm_unpack.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int, c_void_p, c_int]
     return found
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "nsm" / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else, whose code is not to be run")
-    return folder
-
-
-def _compile(compiler: Sequence[str], path: Path) -> None:
-    """Compile to ``path`` by way of a temporary folder: another process may do the same at the same time."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        target, shared = str(Path(folder, "bits.o")), str(Path(folder, "bits.so"))
-        quiet = {"check": True, "capture_output": True, "timeout": 120}
-        subprocess.run([*compiler, "-c", str(Path(__file__).with_suffix(".c")), "-o", target], **quiet)
-        # Without -fopenmp here: its symbols are then those of the OpenMP that torch has loaded, and threads are shared.
-        subprocess.run([compiler[0], "-shared", target, "-o", shared], **quiet)
-        os.replace(shared, path)
 
 
 class _Noise(Structure):

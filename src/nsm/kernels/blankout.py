@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nsm.kernels.fire import operation
+from nsm.kernels.operations import operation
 
 DIGITS = 32  # of p, at most
 

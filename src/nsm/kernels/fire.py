@@ -1,44 +1,32 @@
-"""From a layer's product to its drawn states, and back, each in one pass over memory: Triton, for training on CUDA.
-
-A unit with the product x = w·z has the erf argument t = k x + c (`nsm.functional.line`). Here x is (rows, units): a row
-for every input and, where k and c do not depend on it, every position.
-
-    fire(x, k, c, key)             sgn(2¹⁵ erf(t) − (r + ½)) with 16 random bits r: `functional.toss`
-    threshold(x, y, α, b, k, c)    sgn(α x + b + y) with a fluctuation y that another product has drawn
-    blank(z, p, key)               (ξ − p) z with ξ ~ Bernoulli(p), 8 random bits each
-
-Going back, d = g (2/√π) exp(−t²) is computed from x, the only large tensor that is kept; dx = d k, and dk = Σ d x and
-dc = Σ d are summed in a fixed order. Random bits are those of Philox for the counters 0, 1, … under a 64-bit key that
-the caller draws from torch's generator, so that calls, layers and replays of a graph have streams of their own.
-"""
+"""The kernels of `nsm.kernels.operations` for units by themselves: Triton, for CUDA."""
 
 # kernels are not Python, though they look like it
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import math
-from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from nsm.kernels.native import ERF, REACH
+
 BLOCK = 512  # elements that share their Philox blocks' bits of one place
 
-# the coefficients of `functional.erf`
-_REACH = tl.constexpr(3.25)
-_SCALE = tl.constexpr(2 / 3.25**2)
-_C0 = tl.constexpr(0.4346407949924469)
-_C1 = tl.constexpr(-0.2144598662853241)
-_C2 = tl.constexpr(0.15324345231056213)
-_C3 = tl.constexpr(-0.11417563259601593)
-_C4 = tl.constexpr(0.08258988708257675)
-_C5 = tl.constexpr(-0.056849829852581024)
-_C6 = tl.constexpr(0.0344330333173275)
-_C7 = tl.constexpr(-0.0168057419359684)
-_C8 = tl.constexpr(0.010104565881192684)
-_C9 = tl.constexpr(-0.008045508526265621)
-_C10 = tl.constexpr(0.0030164355412125587)
+# `nsm.functional.erf`
+_REACH = tl.constexpr(REACH)
+_SCALE = tl.constexpr(2 / REACH**2)
+_C0 = tl.constexpr(ERF[0])
+_C1 = tl.constexpr(ERF[1])
+_C2 = tl.constexpr(ERF[2])
+_C3 = tl.constexpr(ERF[3])
+_C4 = tl.constexpr(ERF[4])
+_C5 = tl.constexpr(ERF[5])
+_C6 = tl.constexpr(ERF[6])
+_C7 = tl.constexpr(ERF[7])
+_C8 = tl.constexpr(ERF[8])
+_C9 = tl.constexpr(ERF[9])
+_C10 = tl.constexpr(ERF[10])
 _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
 
 
@@ -159,48 +147,21 @@ def _blank(Z, KEY, OUT, p, below, size, BLOCK: tl.constexpr):
     _blank_word(Z, OUT, d, p, below, at + 12 * BLOCK, size, BLOCK)
 
 
-def new_keys(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """A row for each key: 64 random bits, and as many that are not used but keep the keys aligned."""
-    given = {} if generator is None else {"generator": generator}  # told of None, torch would not compile all shapes
-    return torch.randint(-(2**63), 2**63 - 1, (count, 2), device=device, **given)
-
-
-def new_key(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """One key."""
-    return new_keys(1, device, generator)[0]
-
-
-def operation(name: str) -> Any:
-    """Make a function that launches a kernel one of torch's operations, which compiled code calls as it is."""
-    return torch.library.custom_op(f"nsm::{name}", mutates_args=())
-
-
-@operation("fire")
-def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
-    """States (rows, units), of the type of ``x``, +1 with probability ½(1 + erf(k x + c)).
-
-    Args:
-        x: (rows, units), contiguous.
-        k: (units,), float32.
-        c: (units,), float32; ±∞ for a unit that is certain.
-        key: int64, of which the first is used.
-    """
-    z, size = torch.empty_like(x), x.numel()
+def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
+    """States z, of the type of x, which may have 16 bits."""
+    size = x.numel()
     grid = (-(-size // (8 * BLOCK)),)
     _fire[grid](x, k, c, key, z, size, x.shape[1], BLOCK, num_warps=4, enable_fp_fusion=False)
-    return z
 
 
-@operation("threshold")
-def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
-    z, many = torch.empty_like(x), 1024
-    grid = (-(-x.numel() // many),)
-    _threshold[grid](x, y, alpha, bias, z, x.numel(), x.shape[1], many, num_warps=4, enable_fp_fusion=False)
-    return z
+def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
+    """States z = sgn(α x + b + y)."""
+    size, many = x.numel(), 1024
+    grid = (-(-size // many),)
+    _threshold[grid](x, y, alpha, bias, z, size, x.shape[1], many, num_warps=4, enable_fp_fusion=False)
 
 
-def tiles(rows: int, units: int) -> tuple[int, int, int]:
+def _tiles(rows: int, units: int) -> tuple[int, int, int]:
     """Rows and units of a tile, and the rows of a program: enough programs for a large card, and no more."""
     bu = min(128, 1 << (units - 1).bit_length())
     bm = 1024 // bu
@@ -208,54 +169,21 @@ def tiles(rows: int, units: int) -> tuple[int, int, int]:
     return bm, bu, -(-rows // programs)
 
 
-@operation("fire_back")
-def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """dx, and the parts whose sums over axis 1 are dk and dc, (2, parts, units)."""
+def parts(x: Tensor) -> int:
+    """How many parts of dk and dc there are."""
+    return -(-x.shape[0] // _tiles(*x.shape)[2])
+
+
+def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tensor) -> None:
+    """Gradient dx, and sums for dk and dc."""
     rows, units = x.shape
-    bm, bu, each = tiles(rows, units)
-    dx, parts = torch.empty_like(x), x.new_empty(2, -(-rows // each), units, dtype=torch.float32)
-    grid = parts.shape[1], -(-units // bu)
-    _back[grid](g.contiguous(), x, k, c, dx, parts, rows, units, each, bm, bu, num_warps=4)
-    return dx, parts
+    bm, bu, each = _tiles(rows, units)
+    grid = sums.shape[1], -(-units // bu)
+    _back[grid](g, x, k, c, dx, sums, rows, units, each, bm, bu, num_warps=4)
 
 
-@operation("blank")
-def blank(z: Tensor, p: float, key: Tensor) -> Tensor:
-    """(ξ − p) z with ξ = 1 with probability ``p``, a multiple of 1/256, else 0."""
-    out, size = torch.empty_like(z), z.numel()
-    if out.stride() != z.stride():  # it has gaps, or elements that are shared
-        z = torch.empty_like(out).copy_(z)
+def blank(z: Tensor, p: float, key: Tensor, out: Tensor) -> None:
+    """(ξ − p) z, in the order of memory."""
+    size = z.numel()
     grid = (-(-size // (16 * BLOCK)),)
     _blank[grid](z, key, out, p, round(256 * p) - 128, size, BLOCK, num_warps=4)
-    return out
-
-
-fire.register_fake(lambda x, k, c, key: torch.empty_like(x))
-threshold.register_fake(lambda x, y, alpha, bias, k, c: torch.empty_like(x))
-
-
-@fire_back.register_fake
-def _(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    rows, units = x.shape
-    return torch.empty_like(x), x.new_empty(2, -(-rows // tiles(rows, units)[2]), units, dtype=torch.float32)
-
-
-blank.register_fake(lambda z, p, key: torch.empty_like(z))
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # x, k, c
-
-
-def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
-    return dx, parts[0].sum(0), parts[1].sum(0), None
-
-
-def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dk, dc, _ = _fire_backward(ctx, g)
-    return dx, None, None, None, dk, dc
-
-
-fire.register_autograd(_fire_backward, setup_context=_keep)
-threshold.register_autograd(_threshold_backward, setup_context=_keep)

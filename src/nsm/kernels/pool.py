@@ -1,28 +1,13 @@
-"""`nsm.kernels.fire` with the 2×2 max-pool after it: from the product of a window of four units to their largest state.
-
-x is (images · height · width, channels), both sizes even: if all four had an axis, torch.compile would
-lay them out anew. The units of a window are those at (0, 0), (0, 1), (1, 0) and (1, 1); a line k, c belongs to each
-channel, or to each position and channel. The largest of four states is that of the first unit that fires, and the
-gradient goes to that unit (to the first of all, if none fires), as through ``max_pool2d``.
-
-    fire_pool(x, k, c, key, h, w)      given x the units are independent: the first to fire is unit j with probability
-                                       P_j Π_{i<j} (1 − P_i), and one uniform number of 16 bits decides for all four
-    threshold_pool(x, y, α, b, k, c, h, w)   the first with α x + b + y ≥ 0
-
-Both return the states and, for the way back, which unit won.
-"""
+"""The kernels of `nsm.kernels.operations` for the largest state in windows of 2×2: Triton, for CUDA."""
 
 # kernels are not Python, though they look like it
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _SLOPE, _erf, operation
+from nsm.kernels.fire import _SLOPE, _erf
 
 CHANNELS = 32  # of a tile
 WINDOWS = 2  # of a tile, going forward: small tiles, since many of them hide the waiting for memory
@@ -174,96 +159,45 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
     tl.store(to + 7 * step, tl.sum(dc3, 0)[None, :], channel < CH)
 
 
-def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    """For states and winners, (images · height/2 · width/2, channels)."""
-    shape = len(x) // 4, x.shape[1]
-    return x.new_empty(shape), x.new_empty(shape, dtype=torch.uint8)
-
-
-@operation("fire_pool")
-def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """States of the windows of x, contiguous; and who won."""
-    (z, won), channels = _outputs(x), x.shape[1]
+def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor, won: Tensor, height: int, width: int) -> None:
+    """States z of the windows, of the type of x, which may have 16 bits; and who won."""
+    channels = x.shape[1]
     grid = -(-len(z) // (8 * WINDOWS)), -(-channels // CHANNELS)
     shape = (len(z), height, width, channels, len(k) > channels, WINDOWS, CHANNELS)
     _fire_pool[grid](x, k, c, key, z, won, *shape, num_warps=1, enable_fp_fusion=False)
-    return z, won
 
 
-@operation("threshold_pool")
 def threshold_pool(
-    x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor, height: int, width: int
-) -> tuple[Tensor, Tensor]:
-    """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
-    (z, won), channels = _outputs(x), x.shape[1]
+    x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor, won: Tensor, height: int, width: int
+) -> None:
+    """The same with a fluctuation y."""
+    channels = x.shape[1]
     grid = -(-len(z) // BACK_WINDOWS), -(-channels // CHANNELS)
-    shape = (len(z), height, width, channels, len(k) > channels, BACK_WINDOWS, CHANNELS)
+    shape = (len(z), height, width, channels, len(alpha) > channels, BACK_WINDOWS, CHANNELS)
     _threshold_pool[grid](x, y, alpha, bias, z, won, *shape, num_warps=2, enable_fp_fusion=False)
-    return z, won
 
 
-def _split(won: Tensor, units: int) -> tuple[int, int]:
+def _split(x: Tensor, k: Tensor) -> tuple[int, int]:
     """Rows of the windows that share their units, and the rows of one program of `_back_pool`."""
-    rows = won.numel() // units
+    units = len(k) if len(k) == x.shape[1] else len(k) // 4
+    rows = x.numel() // 4 // units
     programs = max(1, min(-(-rows // BACK_WINDOWS), 1024 * CHANNELS // units))
     return rows, -(-rows // programs)
 
 
-def _window_units(k: Tensor, channels: int) -> int:
-    """Units of a kind in a window: its channels; with a line for every position, those of all windows of an image."""
-    return channels if len(k) == channels else len(k) // 4
+def pool_parts(x: Tensor, k: Tensor) -> tuple[int, int]:
+    """For how many units of a window there are sums, and how many parts of each."""
+    rows, each = _split(x, k)
+    return 4, -(-rows // each)
 
 
-@operation("pool_back")
 def pool_back(
-    g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, height: int, width: int
-) -> tuple[Tensor, Tensor]:
-    """dx, and parts of dk and dc, (2, 4, parts, units): to be summed over axis 2 for each unit of a window."""
-    channels = x.shape[1]
-    units = _window_units(k, channels)
-    rows, each = _split(won, units)
-    dx, parts = torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
-    grid = parts.shape[2], (units // channels) * -(-channels // CHANNELS)
+    g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tensor, height: int, width: int
+) -> None:
+    """Gradient dx, and sums for dk and dc."""
+    channels, units = x.shape[1], sums.shape[3]
+    rows, each = _split(x, k)
+    grid = sums.shape[2], (units // channels) * -(-channels // CHANNELS)
     places = len(k) > channels
     shape = (rows, each, height, width, channels, places, BACK_WINDOWS, CHANNELS)
-    _back_pool[grid](g.contiguous(), won, x, k, c, dx, parts, *shape, num_warps=4 if places else 2)
-    return dx, parts
-
-
-fire_pool.register_fake(lambda x, k, c, key, height, width: _outputs(x))
-threshold_pool.register_fake(lambda x, y, alpha, bias, k, c, height, width: _outputs(x))
-
-
-@pool_back.register_fake
-def _(g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    units = _window_units(k, x.shape[1])
-    rows, each = _split(won, units)
-    return torch.empty_like(x), x.new_empty(2, 4, -(-rows // each), units, dtype=torch.float32)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    lines = inputs[1:3] if len(inputs) == 6 else inputs[4:6]
-    ctx.save_for_backward(output[1], inputs[0], *lines)  # won, x, k, c
-    ctx.size = inputs[-2:]
-    ctx.mark_non_differentiable(output[1])
-
-
-def _fire_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    won, x, k, c = ctx.saved_tensors
-    height, width = ctx.size
-    dx, parts = pool_back(g.contiguous(), won, x, k, c, height, width)
-    sums = parts.sum(2)  # (2, 4, units)
-    if len(k) == x.shape[1]:
-        dk, dc = sums.sum(1)
-    else:  # unit j of the window at (row, column) stands at (2 row + j // 2, 2 column + j % 2)
-        dk, dc = sums.view(2, 2, 2, height // 2, width // 2, -1).permute(0, 3, 1, 4, 2, 5).flatten(1)
-    return dx, dk, dc, None, None, None
-
-
-def _threshold_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dk, dc, *_ = _fire_backward(ctx, g, _)
-    return dx, None, None, None, dk, dc, None, None
-
-
-fire_pool.register_autograd(_fire_backward, setup_context=_keep)
-threshold_pool.register_autograd(_threshold_backward, setup_context=_keep)
+    _back_pool[grid](g, won, x, k, c, dx, sums, *shape, num_warps=4 if places else 2)

@@ -1,0 +1,210 @@
+"""The operations of a training step: from a layer's product to its drawn states, and back, each in one pass.
+
+A unit with the product x = w·z has the erf argument t = k x + c (`nsm.functional.line`). Here x is (rows, units): a row
+for every input and, where k and c do not depend on it, every position.
+
+    fire(x, k, c, key)             sgn(2¹⁵ erf(t) − (r + ½)) with 16 random bits r: `functional.toss`
+    threshold(x, y, α, b, k, c)    sgn(α x + b + y) with a fluctuation y that another product has drawn
+    blank(z, p, key)               (ξ − p) z with ξ ~ Bernoulli(p), 8 random bits each
+
+Or x is (images · height · width, channels), both sizes even: if all four had an axis, torch.compile would lay them out
+anew. The units of a window are those at (0, 0), (0, 1), (1, 0) and (1, 1); a line k, c belongs to each channel, or
+to each position and channel. The largest of four states is that of the first unit that fires, and the gradient goes to
+that unit (to the first of all, if none fires), as through ``max_pool2d``.
+
+    fire_pool(x, k, c, key, h, w)           given x the units are independent: the first to fire is unit j with
+                                            probability P_j Π_{i<j} (1 − P_i), and 16 random bits decide for all four
+    threshold_pool(x, y, α, b, k, c, h, w)  the first with α x + b + y ≥ 0
+
+Both return the states and, for the way back, which unit won. Going back, d = g (2/√π) exp(−t²) is computed from x, the
+only large tensor that is kept; dx = d k, and dk = Σ d x and dc = Σ d are summed in a fixed order. Random bits are those
+of Philox for the counters 0, 1, … under a 64-bit key that the caller draws from torch's generator, so that calls,
+layers and replays of a graph have streams of their own.
+
+On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
+(`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def new_keys(count: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """A row for each key: 64 random bits, and as many that are not used but keep the keys aligned."""
+    given: Any = {} if generator is None else {"generator": generator}  # told of None, torch compiles not all shapes
+    return torch.randint(-(2**63), 2**63 - 1, (count, 2), device=device, **given)
+
+
+def new_key(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """One key."""
+    return new_keys(1, device, generator)[0]
+
+
+def operation(name: str) -> Any:
+    """Make a function that launches a kernel one of torch's operations, which compiled code calls as it is."""
+    return torch.library.custom_op(f"nsm::{name}", mutates_args=())
+
+
+def _kernels(x: Tensor) -> tuple[Any, Any]:
+    """The kernels of a tensor's device, without and with the pool."""
+    if x.is_cuda:  # imported here, since Triton takes a while to import, and not everybody has it
+        from nsm.kernels import fire, pool
+
+        return fire, pool
+    from nsm.kernels import fire_cpu
+
+    return fire_cpu, fire_cpu
+
+
+# ------------------------------------------------------------------------- units by themselves
+
+
+@operation("fire")
+def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
+    """States (rows, units), of the type of ``x``, +1 with probability ½(1 + erf(k x + c)).
+
+    Args:
+        x: (rows, units).
+        k: (units,).
+        c: (units,); ±∞ for a unit that is certain.
+        key: int64, of which the first is used.
+    """
+    z = torch.empty_like(x)
+    _kernels(x)[0].fire(x, k, c, key, z)
+    return z
+
+
+@operation("threshold")
+def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
+    z = torch.empty_like(x)
+    _kernels(x)[0].threshold(x, y, alpha, bias, z)
+    return z
+
+
+@operation("fire_back")
+def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """dx, and the parts whose sums over axis 1 are dk and dc, (2, parts, units)."""
+    dx, sums = _gradients(x)
+    _kernels(x)[0].fire_back(g, x, k, c, dx, sums)
+    return dx, sums
+
+
+def _gradients(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(2, _kernels(x)[0].parts(x), x.shape[1], dtype=torch.float32)
+
+
+@operation("blank")
+def blank(z: Tensor, p: float, key: Tensor) -> Tensor:
+    """(ξ − p) z with ξ = 1 with probability ``p``, a multiple of 1/256, else 0; z may lie in memory as it likes."""
+    out = torch.empty_like(z)
+    if out.stride() != z.stride():  # it has gaps, or elements that are shared
+        z = torch.empty_like(out).copy_(z)
+    _kernels(z)[0].blank(z, p, key, out)
+    return out
+
+
+fire.register_fake(lambda x, k, c, key: torch.empty_like(x))
+threshold.register_fake(lambda x, y, alpha, bias, k, c: torch.empty_like(x))
+fire_back.register_fake(lambda g, x, k, c: _gradients(x))
+blank.register_fake(lambda z, p, key: torch.empty_like(z))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # x, k, c
+
+
+def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
+    dk, dc = parts.sum(1)
+    return dx, dk, dc, None
+
+
+def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dk, dc = _fire_backward(ctx, g)[:3]
+    return dx, None, None, None, dk, dc
+
+
+fire.register_autograd(_fire_backward, setup_context=_keep)
+threshold.register_autograd(_threshold_backward, setup_context=_keep)
+
+
+# ------------------------------------------------------------------------- the largest state in windows of 2×2
+
+
+def _windows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """For states and winners, (images · height/2 · width/2, channels)."""
+    shape = len(x) // 4, x.shape[1]
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.uint8)
+
+
+@operation("fire_pool")
+def fire_pool(x: Tensor, k: Tensor, c: Tensor, key: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """States of the windows of x; and who won."""
+    z, won = _windows(x)
+    _kernels(x)[1].fire_pool(x, k, c, key, z, won, height, width)
+    return z, won
+
+
+@operation("threshold_pool")
+def threshold_pool(
+    x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """As `fire_pool`, with a fluctuation ``y`` that was drawn by another product."""
+    z, won = _windows(x)
+    _kernels(x)[1].threshold_pool(x, y, alpha, bias, z, won, height, width)
+    return z, won
+
+
+@operation("pool_back")
+def pool_back(
+    g: Tensor, won: Tensor, x: Tensor, k: Tensor, c: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """dx, and parts of dk and dc, to be summed over axis 2: (2, 4, parts, units), one for each unit of a window.
+
+    With one line for all positions the axis of the four may already be summed.
+    """
+    dx, sums = _pool_gradients(x, k)
+    _kernels(x)[1].pool_back(g, won, x, k, c, dx, sums, height, width)
+    return dx, sums
+
+
+def _pool_gradients(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Units are channels; with a line for every position, those of all windows of an image."""
+    units = len(k) if len(k) == x.shape[1] else len(k) // 4
+    return torch.empty_like(x), x.new_empty(2, *_kernels(x)[1].pool_parts(x, k), units, dtype=torch.float32)
+
+
+fire_pool.register_fake(lambda x, k, c, key, height, width: _windows(x))
+threshold_pool.register_fake(lambda x, y, alpha, bias, k, c, height, width: _windows(x))
+pool_back.register_fake(lambda g, won, x, k, c, height, width: _pool_gradients(x, k))
+
+
+def _keep_pooled(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    lines = inputs[1:3] if len(inputs) == 6 else inputs[4:6]
+    ctx.save_for_backward(output[1], inputs[0], *lines)  # won, x, k, c
+    ctx.size = inputs[-2:]
+    ctx.mark_non_differentiable(output[1])
+
+
+def _fire_pool_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    won, x, k, c = ctx.saved_tensors
+    height, width = ctx.size
+    dx, parts = pool_back(g.contiguous(), won, x, k, c, height, width)
+    sums = parts.sum(2)  # (2, 4, units)
+    if len(k) == x.shape[1]:
+        dk, dc = sums.sum(1)
+    else:  # unit j of the window at (row, column) stands at (2 row + j // 2, 2 column + j % 2)
+        dk, dc = sums.view(2, 2, 2, height // 2, width // 2, -1).permute(0, 3, 1, 4, 2, 5).flatten(1)
+    return dx, dk, dc, None, None, None
+
+
+def _threshold_pool_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dk, dc = _fire_pool_backward(ctx, g)[:3]
+    return dx, None, None, None, dk, dc, None, None
+
+
+fire_pool.register_autograd(_fire_pool_backward, setup_context=_keep_pooled)
+threshold_pool.register_autograd(_threshold_pool_backward, setup_context=_keep_pooled)
