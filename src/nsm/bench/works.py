@@ -119,7 +119,7 @@ def _seeds(device: str, quick: bool) -> Found:
 def _mc(device: str, quick: bool) -> Found:
     rounds = 3 if quick else 15 if device == "cuda" else 7
     if device == "cuda":
-        setting = inference.Setting("cuda", 10_000, rounds, 100, train=20_000, batches=(10_000,), ways=("compiled",))
+        setting = inference.Setting("cuda", 10_000, rounds, 20, train=20_000, batches=(10_000,), ways=("compiled",))
     elif quick:
         setting = inference.Setting("cpu", 100, rounds, 2, train=500, batches=(100,), ways=("eager",))
     else:
