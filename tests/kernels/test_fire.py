@@ -22,7 +22,6 @@ from nsm.estimators import sgn
 from nsm.kernels import fire_cpu, operations
 from nsm.networks import UNITS, mnist_cnn
 
-BLOCK, WINDOWS = 512, 2  # elements and windows that share their Philox blocks' bits of one place
 SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (257, 300)]
 GPU = pytest.mark.gpu
 WAYS = [  # the kernels, and the type of what they read and write
@@ -82,16 +81,12 @@ def words(key, shape):
     return philox.philox((counter, zero, zero, zero), (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF))
 
 
-def lanes(key, count, bits, per_row=1, block=BLOCK):
-    """The random integers of one call, as the kernels cut them: (count, per_row)."""
-    programs, half = -(-count * bits // (128 * block)), 1 << (bits - 1)
-    found = [
-        word >> shift & (2 * half - 1)
-        for word in words(key, (programs, block, per_row))
-        for shift in range(0, 32, bits)
-    ]
-    integers = (torch.stack(found, 1) ^ half) - half  # (programs, lanes, block, per row)
-    return integers.flatten(0, 2)[:count].squeeze(1) if per_row == 1 else integers.flatten(0, 2)[:count]
+def pieces(key, rows, units, bits):
+    """The random integers of one call, with their sign: (rows, units). 128 bits of a row share a counter."""
+    half = 1 << (bits - 1)
+    blocks = torch.stack(words(key, (rows, -(-units * bits // 128))), -1)  # (rows, blocks, four words)
+    cut = blocks[..., None] >> torch.arange(0, 32, bits) & (2 * half - 1)
+    return ((cut ^ half) - half).flatten(1)[:, :units]
 
 
 def fma(a, b, c):
@@ -123,7 +118,7 @@ def problem(rows, units, dtype, device, seed=0):
 
 def twin_fire(x, k, c, key):
     wide = x.float().cpu()
-    r = lanes(key, x.numel(), 16).view(x.shape)
+    r = pieces(key, *x.shape, 16)
     states = sgn(fma(erf(fma(wide, k, c)), torch.tensor(32768.0), -(r + 0.5)))
     return torch.where(wide.isnan(), wide, states).to(x.dtype)
 
@@ -158,11 +153,11 @@ def test_threshold_is_its_twin_bit_for_bit(shape, way):
 def test_blank_is_its_twin_bit_for_bit(shape, p, device):
     key = torch.tensor([-12345678901234567], device=device)
     for z in (torch.ones(shape, device=device), torch.ones(1, device=device).expand(shape)):
-        kept = lanes(key, z.numel(), 8).view(shape) < round(256 * p) - 128
+        kept = pieces(key, 1, z.numel(), 8).view(shape) < round(256 * p) - 128
         assert equal(operations.blank(z, p, key), (kept.float() - p))
     if len(shape) == 4:  # in the order of memory
         z = torch.ones(shape, device=device).to(memory_format=torch.channels_last)
-        kept = (lanes(key, z.numel(), 8) < round(256 * p) - 128).view(3, 5, 6, 4).movedim(-1, 1)
+        kept = (pieces(key, 1, z.numel(), 8) < round(256 * p) - 128).view(3, 5, 6, 4).movedim(-1, 1)
         assert equal(operations.blank(z, p, key), kept.float() - p)
 
 
@@ -240,7 +235,7 @@ def test_fire_pool_is_its_twin_bit_for_bit(shape, places, way):
     states, won = (windows(found, shape) for found in operations.fire_pool(rows(x), k, c, key, *shape[1:3]))
     t = fma(x.float(), line_of(x, k), line_of(x, c))
     miss = four(fma(erf(t), torch.tensor(-0.5), torch.tensor(0.5)))
-    v = (lanes(key, states[..., 0].numel(), 16, shape[3], WINDOWS).view(states.shape) + 32768.5) / 65536
+    v = (pieces(key, states[..., 0].numel(), shape[3], 16).view(states.shape) + 32768.5) / 65536
     none = torch.stack([miss[..., : j + 1].cumprod(-1)[..., -1] for j in range(4)], -1)
     fires = none < v[..., None]
     assert equal(states, fires[..., 3].float() * 2 - 1)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BLOCK = 512, WINDOWS = 2 }; /* elements, and windows, whose Philox blocks lie side by side */
+enum { BLOCKS = 64 }; /* of Philox that are made at a time: 512 units' 16 bits each, 1024 inputs' 8 bits each */
 
 static const float erf_coefficients[] = {ERF};
 
@@ -34,8 +34,15 @@ static inline float slope(float t)
     return y < -126 ? 0 : p * 1.12837917f * power.value;
 }
 
+/* Random bits in pieces, the lowest first. */
+typedef union {
+    uint32_t words[4 * BLOCKS];
+    int16_t sixteen[8 * BLOCKS];
+    int8_t eight[16 * BLOCKS];
+} Bits;
+
 /* Philox-4x32-10 of the counters first, first + 1, ...: four words each. */
-static inline void philox(uint64_t key, uint32_t first, int n, uint32_t words[4][BLOCK])
+static inline void philox(uint64_t key, uint32_t first, int n, uint32_t *restrict words)
 {
 #pragma omp simd
     for (int i = 0; i < n; i++) {
@@ -47,14 +54,8 @@ static inline void philox(uint64_t key, uint32_t first, int n, uint32_t words[4]
             c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1, c3 = p0;
             k0 += 0x9E3779B9, k1 += 0xBB67AE85;
         }
-        words[0][i] = c0, words[1][i] = c1, words[2][i] = c2, words[3][i] = c3;
+        words[4 * i] = c0, words[4 * i + 1] = c1, words[4 * i + 2] = c2, words[4 * i + 3] = c3;
     }
-}
-
-/* A part of a word's bits, the lowest first, with its highest bit as a sign. */
-static inline int32_t part(uint32_t word, int bits, int number)
-{
-    return (int32_t)(word << (32 - bits - bits * number)) >> (32 - bits);
 }
 
 static inline float state(int fires, float nan) { return nan == nan ? (fires ? 1.0f : -1.0f) : nan; }
@@ -63,28 +64,37 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ------------------------------------------------------------------ units by themselves */
 
-void nsm_fire(const float *restrict x, const float *restrict k, const float *restrict c, const uint64_t *key,
-              float *restrict z, int64_t rows, int64_t units, int threads)
+/* Every eight units of a row share a Philox block, the lowest bits first. */
+static inline int64_t blocks_of(int64_t units) { return (units + 7) / 8; }
+
+/* Rows whose blocks are made at a time, if a row has few. */
+static inline int64_t rows_together(int64_t units)
 {
-    const int64_t size = rows * units;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t block = 0; block < (size + 8 * BLOCK - 1) / (8 * BLOCK); block++) {
-        uint32_t words[4][BLOCK];
-        philox(*key, block * BLOCK, BLOCK, words);
-        for (int lane = 0; lane < 8; lane++) {
-            const int64_t begin = (8 * block + lane) * BLOCK, end = least(begin + BLOCK, size);
-            for (int64_t at = begin, next; at < end; at = next) { /* row by row */
-                const int64_t unit = at % units;
-                next = least(end, at - unit + units);
-                const uint32_t *word = words[lane / 2] + (at - begin);
+    return blocks_of(units) < BLOCKS ? BLOCKS / blocks_of(units) : 1;
+}
+
+static inline void fire_units(const float *restrict x, const float *restrict k, const float *restrict c,
+                              const int16_t *restrict r, float *restrict z, int64_t n)
+{
 #pragma omp simd
-                for (int64_t i = 0; i < next - at; i++) {
-                    float e = erf_(fmaf(x[at + i], k[unit + i], c[unit + i]));
-                    z[at + i] = state(fmaf(e, 32768, -(part(word[i], 16, lane % 2) + 0.5f)) >= 0, x[at + i]);
-                }
-            }
+    for (int64_t i = 0; i < n; i++)
+        z[i] = state(fmaf(erf_(fmaf(x[i], k[i], c[i])), 32768, -(r[i] + 0.5f)) >= 0, x[i]);
+}
+
+void nsm_fire(const float *x, const float *k, const float *c, const uint64_t *key, float *z, int64_t rows, int64_t units,
+              int threads)
+{
+    const int64_t blocks = blocks_of(units), together = rows_together(units);
+#pragma omp parallel for num_threads(threads)
+    for (int64_t begin = 0; begin < rows; begin += together)
+        for (int64_t block = 0; block < blocks; block += BLOCKS) {
+            const int64_t end = least(begin + together, rows), u = 8 * block;
+            Bits bits;
+            philox(*key, begin * blocks + block, least(BLOCKS, (end - begin) * blocks - block), bits.words);
+            for (int64_t row = begin; row < end; row++)
+                fire_units(x + row * units + u, k + u, c + u, bits.sixteen + 8 * blocks * (row - begin),
+                           z + row * units + u, least(8 * BLOCKS, units - u));
         }
-    }
 }
 
 void nsm_threshold(const float *restrict x, const float *restrict y, const float *restrict a, const float *restrict b,
@@ -118,19 +128,20 @@ void nsm_fire_back(const float *restrict g, const float *restrict x, const float
 }
 
 /* (xi - p) z with xi = 1 where 8 random bits, with their sign, are below a number. */
-void nsm_blank(const float *restrict z, const uint64_t *key, float *restrict out, float p, int64_t below, int64_t size,
-               int threads)
+static inline void blank_some(const float *restrict z, const int8_t *restrict r, float *restrict out, float p,
+                              int32_t below, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = ((r[i] < below) - p) * z[i];
+}
+
+void nsm_blank(const float *z, const uint64_t *key, float *out, float p, int64_t below, int64_t size, int threads)
 {
 #pragma omp parallel for num_threads(threads)
-    for (int64_t block = 0; block < (size + 16 * BLOCK - 1) / (16 * BLOCK); block++) {
-        uint32_t words[4][BLOCK];
-        philox(*key, block * BLOCK, BLOCK, words);
-        for (int lane = 0; lane < 16; lane++) {
-            const int64_t begin = (16 * block + lane) * BLOCK, n = least(BLOCK, size - begin);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                out[begin + i] = ((part(words[lane / 4][i], 8, lane % 4) < (int32_t)below) - p) * z[begin + i];
-        }
+    for (int64_t begin = 0; begin < size; begin += 16 * BLOCKS) {
+        Bits bits;
+        philox(*key, begin / 16, BLOCKS, bits.words);
+        blank_some(z + begin, bits.eight, out + begin, p, below, least(16 * BLOCKS, size - begin));
     }
 }
 
@@ -157,13 +168,13 @@ static inline Four four(int64_t window, int64_t height, int64_t width, int64_t c
     return at;
 }
 
-/* One window, by 16 bits of its words: its state, and the first unit that fires, or the first of all. */
-static void fire_window(const Four at, const float *x, const float *k, const float *c, const uint32_t *word, int half,
+/* One window: its state, and the first unit that fires, or the first of all. */
+static void fire_window(const Four at, const float *x, const float *k, const float *c, const int16_t *restrict r,
                         float *restrict z, uint8_t *restrict won, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float v = (part(word[i], 16, half) + 32768.5f) * (1 / 65536.0f), none = 1;
+        float v = (r[i] + 32768.5f) * (1 / 65536.0f), none = 1;
         int first = 0;
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) { /* none: the probability that no unit up to this one fires; NaN stays */
@@ -179,19 +190,17 @@ static void fire_window(const Four at, const float *x, const float *k, const flo
 void nsm_fire_pool(const float *x, const float *k, const float *c, const uint64_t *key, float *z, uint8_t *won,
                    int64_t windows, int64_t channels, int64_t height, int64_t width, int64_t lines, int threads)
 {
-    const int64_t blocks = (windows + 8 * WINDOWS - 1) / (8 * WINDOWS);
+    const int64_t blocks = blocks_of(channels), together = rows_together(channels);
 #pragma omp parallel for num_threads(threads)
-    for (int64_t counter = 0; counter < blocks * WINDOWS; counter++)
-        for (int64_t ch = 0; ch < channels; ch += BLOCK) {
-            const int64_t n = least(BLOCK, channels - ch);
-            uint32_t words[4][BLOCK];
-            philox(*key, counter * channels + ch, n, words);
-            for (int lane = 0; lane < 8; lane++) {
-                const int64_t window = (counter / WINDOWS * 8 + lane) * WINDOWS + counter % WINDOWS;
-                if (window >= windows) break;
+    for (int64_t begin = 0; begin < windows; begin += together)
+        for (int64_t block = 0; block < blocks; block += BLOCKS) {
+            const int64_t end = least(begin + together, windows), ch = 8 * block;
+            Bits bits;
+            philox(*key, begin * blocks + block, least(BLOCKS, (end - begin) * blocks - block), bits.words);
+            for (int64_t window = begin; window < end; window++)
                 fire_window(four(window, height, width, channels, lines > channels), x + ch, k + ch, c + ch,
-                            words[lane / 2], lane % 2, z + window * channels + ch, won + window * channels + ch, n);
-            }
+                            bits.sixteen + 8 * blocks * (window - begin), z + window * channels + ch,
+                            won + window * channels + ch, least(8 * BLOCKS, channels - ch));
         }
 }
 

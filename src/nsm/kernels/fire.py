@@ -11,8 +11,6 @@ from torch import Tensor
 
 from nsm.kernels.native import ERF, REACH
 
-BLOCK = 512  # elements that share their Philox blocks' bits of one place
-
 # `nsm.functional.erf`
 _REACH = tl.constexpr(REACH)
 _SCALE = tl.constexpr(2 / REACH**2)
@@ -55,35 +53,26 @@ def _sign(u, x):
 
 
 @triton.jit
-def _fire_lane(X, K, C, Z, word, at, i, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    if UNITS % BLOCK == 0:  # a block lies within one row
-        unit = at % UNITS + i
-    elif BLOCK % UNITS == 0:  # every block begins a row
-        unit = i % UNITS
-    else:
-        unit = (at + i) % UNITS
-    inside = at + i < size
-    x = tl.load(X + at + i, inside, 0).to(tl.float32)
-    t = tl.fma(x, tl.load(K + unit), tl.load(C + unit))
-    r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)  # the upper 16 bits, with their sign
-    tl.store(Z + at + i, _sign(tl.fma(_erf(t), 32768.0, -(r + 0.5)), x).to(Z.dtype.element_ty), inside)
+def _sixteen(KEY, counter, piece):
+    """16 random bits, with their sign: the piece with this number of a Philox block, the lowest bits first."""
+    zero = tl.zeros_like(counter)
+    a, b, c, d = tl.philox(tl.load(KEY), counter, zero, zero, zero)
+    word = tl.where(piece < 4, tl.where(piece < 2, a, b), tl.where(piece < 6, c, d))
+    return (tl.where(piece % 2 == 0, word << 16, word).to(tl.int32, bitcast=True) >> 16).to(tl.float32)
 
 
 @triton.jit
-def _fire(X, K, C, KEY, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    """A program takes eight blocks of elements, one for each 16 bits of its Philox blocks: lowest bits first."""
-    i = tl.arange(0, BLOCK)
-    zero = tl.zeros_like(i)
-    a, b, c, d = tl.philox(tl.load(KEY), tl.program_id(0) * BLOCK + i, zero, zero, zero)
-    at = tl.program_id(0) * (8 * BLOCK)
-    _fire_lane(X, K, C, Z, a << 16, at, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, a, at + BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, b << 16, at + 2 * BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, b, at + 3 * BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, c << 16, at + 4 * BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, c, at + 5 * BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, d << 16, at + 6 * BLOCK, i, size, UNITS, BLOCK)
-    _fire_lane(X, K, C, Z, d, at + 7 * BLOCK, i, size, UNITS, BLOCK)
+def _fire(X, K, C, KEY, Z, rows, units, BR: tl.constexpr, BG: tl.constexpr):
+    """A program takes BR rows and BG groups of eight units; a group in a row has one Philox block."""
+    row = tl.program_id(0) * BR + tl.arange(0, BR)[:, None, None]
+    group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[None, :, None], tl.arange(0, 8)[None, None, :]
+    u = 8 * group + piece
+    inside = (row < rows) & (u < units)
+    x = tl.load(X + row * units + u, inside, 0).to(tl.float32)
+    t = tl.fma(x, tl.load(K + u, u < units, 0), tl.load(C + u, u < units, 0))
+    r = _sixteen(KEY, row * tl.cdiv(units, 8) + group, piece)
+    z = _sign(tl.fma(_erf(t), 32768.0, -(r + 0.5)), x)
+    tl.store(Z + row * units + u, z.to(Z.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -98,60 +87,47 @@ def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
     """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
-    u = tl.program_id(1) * BU + tl.arange(0, BU)
+    u = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
     inside = u < units
-    k, c = tl.load(K + u, inside, 0)[None, :], tl.load(C + u, inside, 0)[None, :]
-    first = tl.program_id(0) * each
-    end = tl.minimum(first + each, rows)
+    k, c = tl.load(K + u, inside, 0), tl.load(C + u, inside, 0)
+    row = tl.program_id(0) * each + tl.arange(0, BM)[:, None]
+    end = tl.minimum(tl.program_id(0) * each + each, rows)
+    at, both = row * units + u, (row < end) & inside
+    x, g = tl.load(X + at, both, 0), tl.load(G + at, both, 0)
     dk, dc = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
-    for start in range(first, end, BM):
-        row = start + tl.arange(0, BM)
-        at = row[:, None] * units + u[None, :]
-        both = (row < end)[:, None] & inside[None, :]
-        x, g = tl.load(X + at, both, 0).to(tl.float32), tl.load(G + at, both, 0).to(tl.float32)
-        t = x * k + c
-        d = g * (_SLOPE * tl.exp(-t * t))
-        tl.store(DX + at, (d * k).to(DX.dtype.element_ty), both)
-        dk += tl.where(both, d * x, 0)
-        dc += tl.where(both, d, 0)
-    at = tl.program_id(0) * units + u
-    tl.store(PARTS + at, tl.sum(dk, 0), inside)
-    tl.store(PARTS + tl.num_programs(0) * units + at, tl.sum(dc, 0), inside)
+    for _ in range(0, each, BM):
+        x_now, g_now, at_now, both_now = x.to(tl.float32), g.to(tl.float32), at, both
+        row += BM
+        at, both = row * units + u, (row < end) & inside
+        x, g = tl.load(X + at, both, 0), tl.load(G + at, both, 0)  # the next ones: they would wait for the store
+        t = x_now * k + c
+        d = g_now * (_SLOPE * tl.exp(-t * t))
+        tl.store(DX + at_now, (d * k).to(DX.dtype.element_ty), both_now)
+        dk += tl.where(both_now, d * x_now, 0)
+        dc += tl.where(both_now, d, 0)
+    to = PARTS + tl.program_id(0) * units + u
+    tl.store(to, tl.sum(dk, 0)[None, :], inside)
+    tl.store(to + tl.num_programs(0) * units, tl.sum(dc, 0)[None, :], inside)
 
 
 @triton.jit
-def _blank_lane(Z, OUT, word, p, below, at, size):
+def _blank(Z, KEY, OUT, p, below, size, BG: tl.constexpr):
+    """A program takes BG groups of sixteen elements; a group has one Philox block."""
+    group, piece = tl.program_id(0) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 16)[None, :]
+    at, zero = 16 * group + piece, tl.zeros_like(group)
     z = tl.load(Z + at, at < size, 0).to(tl.float32)
-    kept = (word.to(tl.int32, bitcast=True) >> 24) < below  # the upper 8 bits, with their sign
-    tl.store(OUT + at, ((kept.to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
-
-
-@triton.jit
-def _blank_word(Z, OUT, word, p, below, at, size, BLOCK: tl.constexpr):
-    _blank_lane(Z, OUT, word << 24, p, below, at, size)
-    _blank_lane(Z, OUT, word << 16, p, below, at + BLOCK, size)
-    _blank_lane(Z, OUT, word << 8, p, below, at + 2 * BLOCK, size)
-    _blank_lane(Z, OUT, word, p, below, at + 3 * BLOCK, size)
-
-
-@triton.jit
-def _blank(Z, KEY, OUT, p, below, size, BLOCK: tl.constexpr):
-    """A program takes sixteen blocks of elements, one for each 8 bits of its Philox blocks: lowest bits first."""
-    i = tl.arange(0, BLOCK)
-    zero = tl.zeros_like(i)
-    a, b, c, d = tl.philox(tl.load(KEY), tl.program_id(0) * BLOCK + i, zero, zero, zero)
-    at = tl.program_id(0) * (16 * BLOCK) + i
-    _blank_word(Z, OUT, a, p, below, at, size, BLOCK)
-    _blank_word(Z, OUT, b, p, below, at + 4 * BLOCK, size, BLOCK)
-    _blank_word(Z, OUT, c, p, below, at + 8 * BLOCK, size, BLOCK)
-    _blank_word(Z, OUT, d, p, below, at + 12 * BLOCK, size, BLOCK)
+    a, b, c, d = tl.philox(tl.load(KEY), group, zero, zero, zero)
+    word = tl.where(piece < 8, tl.where(piece < 4, a, b), tl.where(piece < 12, c, d))
+    r = (word << (24 - 8 * (piece % 4))).to(tl.int32, bitcast=True) >> 24  # 8 bits, with their sign
+    tl.store(OUT + at, (((r < below).to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
 
 
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     """States z, of the type of x, which may have 16 bits."""
-    size = x.numel()
-    grid = (-(-size // (8 * BLOCK)),)
-    _fire[grid](x, k, c, key, z, size, x.shape[1], BLOCK, num_warps=4, enable_fp_fusion=False)
+    (rows, units), groups = x.shape, 32
+    together = 4 if x.numel() >= 1 << 20 else 1  # rows of a program, which reads their lines once
+    grid = -(-rows // together), -(-units // (8 * groups))
+    _fire[grid](x, k, c, key, z, rows, units, together, groups, num_warps=1, enable_fp_fusion=False)
 
 
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
@@ -163,8 +139,7 @@ def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> N
 
 def _tiles(rows: int, units: int) -> tuple[int, int, int]:
     """Rows and units of a tile, and the rows of a program: enough programs for a large card, and no more."""
-    bu = min(128, 1 << (units - 1).bit_length())
-    bm = 1024 // bu
+    bm, bu = 8, 32
     programs = max(1, min(-(-rows // bm), 1024 * bu // units))
     return bm, bu, -(-rows // programs)
 
@@ -179,11 +154,11 @@ def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tens
     rows, units = x.shape
     bm, bu, each = _tiles(rows, units)
     grid = sums.shape[1], -(-units // bu)
-    _back[grid](g, x, k, c, dx, sums, rows, units, each, bm, bu, num_warps=4)
+    _back[grid](g, x, k, c, dx, sums, rows, units, each, bm, bu, num_warps=1)
 
 
 def blank(z: Tensor, p: float, key: Tensor, out: Tensor) -> None:
     """(ξ − p) z, in the order of memory."""
-    size = z.numel()
-    grid = (-(-size // (16 * BLOCK)),)
-    _blank[grid](z, key, out, p, round(256 * p) - 128, size, BLOCK, num_warps=4)
+    size, groups = z.numel(), 32
+    grid = (-(-size // (16 * groups)),)
+    _blank[grid](z, key, out, p, round(256 * p) - 128, size, groups, num_warps=1)

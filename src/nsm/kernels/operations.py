@@ -18,8 +18,9 @@ that unit (to the first of all, if none fires), as through ``max_pool2d``.
 
 Both return the states and, for the way back, which unit won. Going back, d = g (2/√π) exp(−t²) is computed from x, the
 only large tensor that is kept; dx = d k, and dk = Σ d x and dc = Σ d are summed in a fixed order. Random bits are those
-of Philox for the counters 0, 1, … under a 64-bit key that the caller draws from torch's generator, so that calls,
-layers and replays of a graph have streams of their own.
+of Philox under a 64-bit key that the caller draws from torch's generator, so that calls, layers and replays of a graph
+have streams of their own: every eight units of a row, eight channels of a window or sixteen elements of z have the next
+counter, and take its 128 bits from the lowest on.
 
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
