@@ -547,7 +547,8 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
 
 def _kernels_take(z: Tensor) -> bool:
     """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
-    if torch.compiler.is_exporting() or torch._C._functorch.maybe_current_level() is not None:  # type: ignore[attr-defined]
+    exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
+    if exporting or torch._C._functorch.maybe_current_level() is not None:  # type: ignore[attr-defined]
         return False
     return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
 

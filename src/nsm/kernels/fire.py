@@ -62,17 +62,16 @@ def _sixteen(KEY, counter, piece):
 
 
 @triton.jit
-def _fire(X, K, C, KEY, Z, rows, units, BR: tl.constexpr, BG: tl.constexpr):
-    """A program takes BR rows and BG groups of eight units; a group in a row has one Philox block."""
-    row = tl.program_id(0) * BR + tl.arange(0, BR)[:, None, None]
-    group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[None, :, None], tl.arange(0, 8)[None, None, :]
+def _fire(X, K, C, KEY, Z, units, BG: tl.constexpr):
+    """A program takes BG groups of eight units of a row; a group has one Philox block."""
+    row = tl.program_id(0)
+    group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 8)[None, :]
     u = 8 * group + piece
-    inside = (row < rows) & (u < units)
-    x = tl.load(X + row * units + u, inside, 0).to(tl.float32)
+    x = tl.load(X + row * units + u, u < units, 0).to(tl.float32)
     t = tl.fma(x, tl.load(K + u, u < units, 0), tl.load(C + u, u < units, 0))
     r = _sixteen(KEY, row * tl.cdiv(units, 8) + group, piece)
     z = _sign(tl.fma(_erf(t), 32768.0, -(r + 0.5)), x)
-    tl.store(Z + row * units + u, z.to(Z.dtype.element_ty), inside)
+    tl.store(Z + row * units + u, z.to(Z.dtype.element_ty), u < units)
 
 
 @triton.jit
@@ -124,10 +123,10 @@ def _blank(Z, KEY, OUT, p, below, size, BG: tl.constexpr):
 
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     """States z, of the type of x, which may have 16 bits."""
-    (rows, units), groups = x.shape, 32
-    together = 4 if x.numel() >= 1 << 20 else 1  # rows of a program, which reads their lines once
-    grid = -(-rows // together), -(-units // (8 * groups))
-    _fire[grid](x, k, c, key, z, rows, units, together, groups, num_warps=1, enable_fp_fusion=False)
+    rows, units = x.shape
+    groups = 64 if units >= 512 else 32
+    grid = rows, -(-units // (8 * groups))
+    _fire[grid](x, k, c, key, z, units, groups, num_warps=groups // 32, enable_fp_fusion=False)
 
 
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:

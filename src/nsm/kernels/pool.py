@@ -63,7 +63,8 @@ def _fire_pool(X, K, C, KEY, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, CH:
     channel = 8 * group + piece
     here = channel < CH
     inside = (row < rows) & here
-    at, inner = _corner(window, H, W, CH) + channel, _inner(tl.program_id(0) % P, W, CH) + channel
+    at = _corner(window, H, W, CH) + channel
+    inner = _inner(tl.program_id(0) % P, W, CH) + channel + tl.zeros_like(row)  # in the shape of x: no exchange
     x0, x1, x2, x3 = _load(X, at, inside, W, CH)
     k0, k1, k2, k3 = _lines(K, inner, here, W, CH, PLACES)
     c0, c1, c2, c3 = _lines(C, inner, here, W, CH, PLACES)
