@@ -157,21 +157,31 @@ class NSMLayer(Stochastic):
         """
         wiring, weight, noise = self.wiring, self.weight, self.noise
         key = operations.new_key(z.device, generator) if key is None else key
-        x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
         k, c = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
         units = k.shape
         k, c = k.flatten(), c.flatten()
-        rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
+        mean: tuple[Tensor, ...] = ()
+        if draw != "moments":
+            slope = math.sqrt(2 * noise.variance) * self.beta.detach()
+            b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
+            mean = tuple(wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
+        if pooled and isinstance(wiring, Convolution) and _sees_patches(wiring, z, weight) and len(k) == len(weight):
+            z = z.contiguous()
+            if draw == "moments":
+                states = operations.fire_patches(z, weight, k, c, key)[0]
+            else:
+                states = operations.threshold_patches(z, self._noisy(z, generator, key), weight, *mean, k, c)[0]
+            height, width = wiring.output_size(z.shape[2:], weight.shape[2:])
+            return wiring.units_back(states.view(len(z), height // 2, width // 2, len(weight)))
+        x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
+        rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
         if draw == "moments":
             states = (
                 operations.fire_pool(rows, k, c, key, *x.shape[1:3])[0] if pooled else operations.fire(rows, k, c, key)
             )
         else:
             y = self._fluctuation(z.detach(), x.detach(), generator, key).contiguous().view(rows.shape)
-            slope = math.sqrt(2 * noise.variance) * self.beta.detach()
-            b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
-            mean = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
             parts = (rows, y, *mean, k, c)
             states = operations.threshold_pool(*parts, *x.shape[1:3])[0] if pooled else operations.threshold(*parts)
         shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
@@ -189,12 +199,15 @@ class NSMLayer(Stochastic):
 
             kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
             return kept.view(x.shape) - noise.p * x
+        return self.wiring.units_last(self._product(self._noisy(z, generator, key), weight))
+
+    def _noisy(self, z: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
+        """(ξ − m) z with a ξ for every input."""
+        noise = self.noise
         if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
-            noisy = operations.blank(z, noise.p, key)
-        else:
-            xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
-            noisy = ((xi - noise.mean) * z).to(z.dtype)
-        return self.wiring.units_last(self._product(noisy, weight))
+            return operations.blank(z, noise.p, key)
+        xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
+        return ((xi - noise.mean) * z).to(z.dtype)
 
     def _product(self, z: Tensor, weight: Tensor) -> Tensor:
         """`Wiring.product` with the units last in memory; on CUDA that of small patches is a matrix product."""
@@ -561,6 +574,11 @@ def _triton_takes(z: Tensor) -> bool:
 def _c_takes(z: Tensor) -> bool:
     """On the CPU, in 32 bits, where C can be compiled."""
     return z.device.type == "cpu" and functional.product_dtype(z) == torch.float32 and fire_cpu.ready()
+
+
+def _sees_patches(wiring: Convolution, z: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels in C make the product of a layer, which must not be asked for a gradient of z, themselves."""
+    return _c_takes(z) and not z.requires_grad and wiring.is_plain(z, weight) and operations.have_lanes(len(weight))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -26,8 +26,14 @@ def shard(network: nn.Module, mesh: "DeviceMesh") -> nn.Module:
     """Cut all weights into shares along axis 0, in place; each layer is put together, and cut again, by itself."""
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     for layer in dict.fromkeys(_layers(network)):
+        layer.register_forward_hook(_no_view)
         fully_shard(layer, mesh=mesh["data_parallel"])
     return cast(nn.Module, fully_shard(network, mesh=mesh["data_parallel"]))
+
+
+def _no_view(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """A copy of an output that is a view: what is hooked to it for the way back would be lost by a change in place."""
+    return output.clone() if output._is_view() else output
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:

@@ -342,9 +342,8 @@ class _State:
 
     def _members(self) -> list[nn.Module]:
         """The caller's model and its copies."""
-        first = self.model.to(self.fabric.device)
-        if self.fabric.device.type == "cuda":
-            first = cast(Any, first).to(memory_format=torch.channels_last)  # how its convolutions are fastest
+        layout = torch.channels_last  # in which convolutions are fastest
+        first = cast(Any, self.model).to(self.fabric.device, memory_format=layout)
         return [first, *(copy.deepcopy(first) for _ in range(self.recipe.seeds - 1))]
 
     def _assemble(self, members: list[nn.Module]) -> None:
@@ -362,6 +361,7 @@ class _State:
             [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
             lr=torch.tensor(recipe.lr, device=self.fabric.device) if graph else recipe.lr,
             capturable=graph,
+            fused=self.fabric.device.type == "cpu",  # on CUDA a compiled update does the same in less time
         )
 
 

@@ -5,6 +5,7 @@ In C on the CPU, in Triton on CUDA and, without a GPU, in Triton's interpreter.
 
 # pyright: reportCallIssue=false, reportOptionalMemberAccess=false
 
+import itertools
 import math
 from unittest import mock
 
@@ -20,9 +21,10 @@ from law import check_rate
 from nsm import functional, philox
 from nsm.estimators import sgn
 from nsm.kernels import fire_cpu, operations
+from nsm.layers import Sequential
 from nsm.networks import UNITS, mnist_cnn
 
-SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (257, 300)]
+SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (65, 300)]
 GPU = pytest.mark.gpu
 WAYS = [  # the kernels, and the type of what they read and write
     ("C", torch.float32),
@@ -303,6 +305,7 @@ def test_threads_change_no_bit(monkeypatch):
     x, k, c, key = problem(300, 37, torch.float32, "cpu")
     picture, *lines, _ = window_problem((20, 8, 6, 37), True, torch.float32, "cpu")
     picture, alpha = rows(picture), lines[0]
+    patches = patch_problem(*PATCHES[1])
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3):
@@ -313,6 +316,8 @@ def test_threads_change_no_bit(monkeypatch):
                 *(operations.threshold(x, x, k, k, k, c), states, won),
                 *operations.threshold_pool(picture, picture, alpha, alpha, alpha, alpha, 8, 6),
                 *operations.pool_back(states, won, picture, *lines, 8, 6),
+                *(fired := operations.fire_patches(*patches)),
+                operations.patches_back(*fired, patches[0], *patches[2:4], [4, 4]),
             ]
             found.append([part.nan_to_num(7) for part in parts])
     finally:
@@ -320,6 +325,74 @@ def test_threads_change_no_bit(monkeypatch):
     for one, two, three in zip(*found, strict=True):
         assert torch.equal(one, two)
         assert torch.equal(one, three)
+
+
+# ------------------------------------------------------------------------- with the product too
+
+
+PATCHES = [((1, 1, 6, 6), (16, 1, 5, 5)), ((5, 2, 7, 11), (48, 2, 4, 4)), ((3, 1, 28, 28), (32, 1, 5, 5))]
+
+
+def patch_problem(shape, weights):
+    generator = torch.Generator().manual_seed(3)
+    z, weight = torch.randn(shape, generator=generator).sign(), torch.randn(weights, generator=generator)
+    _, k, c, key = problem(1, len(weight), torch.float32, "cpu")
+    return z, weight, k / 5, c, key
+
+
+def product(z, weight):
+    """Tap after tap, rounded after every product and every sum; (images, H', W', units), and H', W'."""
+    units, depth, high, wide = weight.shape
+    height, width = z.shape[2] - high + 1, z.shape[3] - wide + 1
+    total = torch.zeros(len(z), height, width, units)
+    for d, i, j in itertools.product(range(depth), range(high), range(wide)):
+        total = total + z[:, d, i : i + height, j : j + width, None] * weight[:, d, i, j]
+    return total, height, width
+
+
+@pytest.mark.parametrize(("shape", "weights"), PATCHES, ids=str)
+@pytest.mark.usefixtures("poisoned")
+def test_patches_are_the_pool_of_their_product_bit_for_bit(shape, weights, monkeypatch):
+    use("C", monkeypatch)
+    z, weight, k, c, key = patch_problem(shape, weights)
+    noisy = operations.blank(z, 0.25, key)
+    (x, *size), y = product(z, weight), product(noisy, weight)[0]
+    b = c.nan_to_num(posinf=1, neginf=-1)
+    fired, drawn = (
+        operations.fire_patches(z, weight, k, c, key),
+        operations.threshold_patches(z, noisy, weight, k, b, k, c),
+    )
+    for found, (states, won) in (
+        (fired, operations.fire_pool(rows(x), k, c, key, *size)),
+        (drawn, operations.threshold_pool(rows(x), rows(y), k, b, k, c, *size)),
+    ):
+        assert equal(found[0], states)
+        assert equal(found[1], won)
+        kept = four(x).flatten(0, 2).gather(-1, won.long()[..., None])[..., 0]
+        assert equal(found[2], kept)
+
+
+@pytest.mark.parametrize(("shape", "weights"), PATCHES, ids=str)
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.usefixtures("poisoned")
+def test_gradients_of_patches_are_those_of_the_unit_that_won(shape, weights, drawn, monkeypatch):
+    use("C", monkeypatch)
+    z, weight, k, c, key = patch_problem(shape, weights)
+    leaves = [v.clone().requires_grad_() for v in (weight, k, c)]
+    if drawn:
+        states, won, _ = operations.threshold_patches(z, z, leaves[0], k, k, *leaves[1:])
+    else:
+        states, won, _ = operations.fire_patches(z, *leaves, key)
+    g = torch.randn(states.shape, generator=torch.Generator().manual_seed(2))
+    (states * g).sum().backward()
+    wide = [v.double().requires_grad_() for v in (weight, k, c)]
+    x = F.conv2d(z.double(), wide[0]).movedim(1, -1)
+    e = torch.erf(four(x * wide[1] + wide[2]).flatten(0, 2))
+    (e.gather(-1, won.long()[..., None])[..., 0] * g).sum().backward()
+    for leaf, truth in zip(leaves, wide, strict=True):
+        assert leaf.grad is not None
+        assert truth.grad is not None
+        torch.testing.assert_close(leaf.grad.double(), truth.grad.nan_to_num(0), rtol=1e-4, atol=1e-4)
 
 
 # ------------------------------------------------------------------------- in layers
@@ -366,10 +439,23 @@ def test_a_network_pools_in_the_kernel_and_learns(unit, fast):
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.parameters())
 
 
+@pytest.mark.parametrize("units", [16, 12])
+def test_a_pooled_state_is_on_as_often_as_any_of_its_four_units(units, fast):
+    torch.manual_seed(0)
+    network = Sequential(nsm.NSMConv2d(1, units, 5, site="synapse", draw="moments"), nn.MaxPool2d(2)).to(fast)
+    z, n = torch.randn(1, 6, 6).sign().to(fast), 100_000
+    chance = 1 - (1 - network[0].firing_probability(z).detach()).flatten(1).prod(1)
+    with mock.patch.object(operations, "fire_patches", wraps=operations.fire_patches) as patches:
+        states = network(z.expand(n, 1, 6, 6)).flatten(1)
+    assert patches.called == (fast == "cpu" and units == 16)
+    for unit in range(2):
+        check_rate(int((states[:, unit] == 1).sum()), n, chance[unit].item())
+
+
 @pytest.fixture
 def no_kernels(monkeypatch):
     """Fail where a layer calls an operation."""
-    for name in ("fire", "threshold", "fire_pool", "threshold_pool"):
+    for name in ("fire", "threshold", "fire_pool", "threshold_pool", "fire_patches", "threshold_patches"):
         monkeypatch.setattr(operations, name, mock.Mock(side_effect=AssertionError))
 
 

@@ -1,6 +1,7 @@
 """The kernels of `nsm.kernels.operations` on the CPU, in float32: C, compiled at first use (`nsm.kernels.native`)."""
 
-from ctypes import c_float, c_int64, c_void_p
+from collections.abc import Sequence
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def _run(name: str, *arguments: Any) -> None:
 def _for_c(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return c_void_p(argument.data_ptr())
+    if isinstance(argument, Structure):
+        return byref(argument)
     return c_float(argument) if isinstance(argument, float) else c_int64(argument)
 
 
@@ -85,3 +88,40 @@ def pool_back(
 ) -> None:
     """Gradient dx, and sums for dk and dc."""
     _run("pool_back", g, won, x, k, c, dx, sums, *won.shape, height, width, len(k), _PARTS)
+
+
+# ------------------------------------------------------------------------- the same, from small patches of pictures
+
+
+class _Patches(Structure):
+    _fields_ = [(name, c_int64) for name in ("windows", "channels", "depth", "height", "width", "high", "wide")]
+
+
+def _patches(won: Tensor, z: Tensor, size: Sequence[int]) -> _Patches:
+    return _Patches(*won.shape, *z.shape[1:], *size)
+
+
+def fire_patches(
+    z: Tensor, weight: Tensor, k: Tensor, c: Tensor, key: Tensor, states: Tensor, won: Tensor, x: Tensor
+) -> None:
+    """States of the windows, who won, and its product."""
+    _run("fire_patches", _patches(won, z, weight.shape[2:]), z, _by_tap(weight), k, c, key, states, won, x)
+
+
+def threshold_patches(
+    z: Tensor, noisy: Tensor, weight: Tensor, alpha: Tensor, bias: Tensor, states: Tensor, won: Tensor, x: Tensor
+) -> None:
+    """The same with inputs of the fluctuation."""
+    patches = _patches(won, z, weight.shape[2:])
+    _run("threshold_patches", patches, z, noisy, _by_tap(weight), alpha, bias, states, won, x)
+
+
+def patches_back(
+    g: Tensor, won: Tensor, x: Tensor, z: Tensor, k: Tensor, c: Tensor, size: Sequence[int], sums: Tensor
+) -> None:
+    """Sums for the weights by tap, for k and for c."""
+    _run("patches_back", _patches(won, z, size), g, won, x, z, k, c, sums, len(sums))
+
+
+def _by_tap(weight: Tensor) -> Tensor:
+    return weight.flatten(1).t().contiguous()

@@ -22,10 +22,15 @@ of Philox under a 64-bit key that the caller draws from torch's generator, so th
 have streams of their own: every eight units of a row, eight channels of a window or sixteen elements of z have the next
 counter, and take its 128 bits from the lowest on.
 
+    fire_patches(z, w, k, c, key)                 `fire_pool` of the product of pictures with w, which is never written
+    threshold_patches(z, (ξ − m) z, w, α, b, k, c)
+
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -209,3 +214,83 @@ def _threshold_pool_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | 
 
 fire_pool.register_autograd(_fire_pool_backward, setup_context=_keep_pooled)
 threshold_pool.register_autograd(_threshold_pool_backward, setup_context=_keep_pooled)
+
+
+# ------------------------------------------------------------------------- the same, from small patches of pictures
+
+
+def have_lanes(units: int) -> bool:
+    """Whether so many units fill the vectors of the kernels."""
+    return units % 16 == 0 and units <= 512
+
+
+def _patches(z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For states, winners and their products, (windows, units)."""
+    height, width = (n - taps + 1 for n, taps in zip(z.shape[2:], weight.shape[2:], strict=True))
+    shape = len(z) * (height // 2) * (width // 2), len(weight)
+    return z.new_empty(shape), z.new_empty(shape, dtype=torch.uint8), z.new_empty(shape)
+
+
+@operation("fire_patches")
+def fire_patches(z: Tensor, weight: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """On the CPU: states of the windows, who won, and its product.
+
+    Args:
+        z: (images, depth, height, width), without a gradient.
+        weight: (units, depth, taps down, taps across), of as many units as `have_lanes`.
+        k: (units,).
+        c: (units,).
+        key: int64, of which the first is used.
+    """
+    states, won, x = _patches(z, weight)
+    _kernels(z)[1].fire_patches(z, weight, k, c, key, states, won, x)
+    return states, won, x
+
+
+@operation("threshold_patches")
+def threshold_patches(
+    z: Tensor, noisy: Tensor, weight: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `fire_patches`, with a fluctuation that is the product with ``noisy``."""
+    states, won, x = _patches(z, weight)
+    _kernels(z)[1].threshold_patches(z, noisy, weight, alpha, bias, states, won, x)
+    return states, won, x
+
+
+@operation("patches_back")
+def patches_back(g: Tensor, won: Tensor, x: Tensor, z: Tensor, k: Tensor, c: Tensor, size: Sequence[int]) -> Tensor:
+    """The parts whose sums over axis 0 are the gradient of the weights by tap, dk and dc: (parts, taps + 2, units)."""
+    sums = _patches_gradients(z, k, size)
+    _kernels(z)[1].patches_back(g, won, x, z, k, c, size, sums)
+    return sums
+
+
+def _patches_gradients(z: Tensor, k: Tensor, size: Sequence[int]) -> Tensor:
+    return z.new_empty(_kernels(z)[1].parts(z), z.shape[1] * math.prod(size) + 2, len(k))
+
+
+fire_patches.register_fake(lambda z, weight, k, c, key: _patches(z, weight))
+threshold_patches.register_fake(lambda z, noisy, weight, alpha, bias, k, c: _patches(z, weight))
+patches_back.register_fake(lambda g, won, x, z, k, c, size: _patches_gradients(z, k, size))
+
+
+def _keep_patches(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    z, weight, k, c = inputs[:4] if len(inputs) == 5 else (inputs[0], inputs[2], *inputs[5:])
+    ctx.save_for_backward(*output[1:], z, k, c)  # won, x
+    ctx.shape = weight.shape
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _fire_patches_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    units, *patch = ctx.shape
+    sums = patches_back(g.contiguous(), *ctx.saved_tensors, patch[1:]).sum(0)
+    return None, sums[:-2].t().reshape(units, *patch), sums[-2], sums[-1], None
+
+
+def _threshold_patches_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    dw, dk, dc = _fire_patches_backward(ctx, g)[1:4]
+    return None, None, dw, None, None, dk, dc
+
+
+fire_patches.register_autograd(_fire_patches_backward, setup_context=_keep_patches)
+threshold_patches.register_autograd(_threshold_patches_backward, setup_context=_keep_patches)
