@@ -18,11 +18,12 @@ from torch.nn import functional as F
 
 import nsm
 from law import check_rate
-from nsm import functional, philox
+from nsm import philox
 from nsm.estimators import sgn
 from nsm.kernels import fire_cpu, operations
 from nsm.layers import Sequential
 from nsm.networks import UNITS, mnist_cnn
+from twins import erf, fma
 
 SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (65, 300)]
 GPU = pytest.mark.gpu
@@ -89,21 +90,6 @@ def pieces(key, rows, units, bits):
     blocks = torch.stack(words(key, (rows, -(-units * bits // 128))), -1)  # (rows, blocks, four words)
     cut = blocks[..., None] >> torch.arange(0, 32, bits) & (2 * half - 1)
     return ((cut ^ half) - half).flatten(1)[:, :units]
-
-
-def fma(a, b, c):
-    """a b + c, rounded once (but for the second rounding of the few double results that lie between two floats)."""
-    return (a.double().cpu() * b.cpu() + c.cpu()).float()
-
-
-def erf(t):
-    """`functional.erf` in the order of the kernels."""
-    t = t.clamp(-3.25, 3.25)
-    s = fma(t * t, torch.tensor(2 / 3.25**2), torch.tensor(-1.0))
-    p = torch.tensor(functional.ERF[-1])
-    for coefficient in reversed(functional.ERF[:-1]):
-        p = fma(p, s, torch.tensor(coefficient))
-    return t * p
 
 
 def problem(rows, units, dtype, device, seed=0):

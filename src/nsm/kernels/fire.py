@@ -26,12 +26,13 @@ _C8 = tl.constexpr(ERF[8])
 _C9 = tl.constexpr(ERF[9])
 _C10 = tl.constexpr(ERF[10])
 _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
+_NAN = tl.constexpr(tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _erf(t):
-    """`functional.erf`, with every product and the sum after it rounded once."""
-    t = tl.minimum(tl.maximum(t, -_REACH), _REACH)
+    """`functional.erf`, with every product and the sum after it rounded once; NaN stays."""
+    t = tl.minimum(tl.maximum(t, -_REACH, propagate_nan=_NAN), _REACH, propagate_nan=_NAN)
     s = tl.fma(t * t, _SCALE, -1.0)
     p = tl.fma(s, _C10, _C9)
     p = tl.fma(p, s, _C8)
@@ -47,9 +48,9 @@ def _erf(t):
 
 
 @triton.jit
-def _sign(u, x):
-    """−1 or +1, and NaN where x is."""
-    return tl.where(x == x, tl.where(u >= 0, 1.0, -1.0), x)
+def _state(fires, u):
+    """−1 or +1, and NaN where u is."""
+    return tl.where(u == u, tl.where(fires, 1.0, -1.0), u)
 
 
 @triton.jit
@@ -70,8 +71,8 @@ def _fire(X, K, C, KEY, Z, units, BG: tl.constexpr):
     x = tl.load(X + row * units + u, u < units, 0).to(tl.float32)
     t = tl.fma(x, tl.load(K + u, u < units, 0), tl.load(C + u, u < units, 0))
     r = _sixteen(KEY, row * tl.cdiv(units, 8) + group, piece)
-    z = _sign(tl.fma(_erf(t), 32768.0, -(r + 0.5)), x)
-    tl.store(Z + row * units + u, z.to(Z.dtype.element_ty), u < units)
+    v = tl.fma(_erf(t), 32768.0, -(r + 0.5))
+    tl.store(Z + row * units + u, _state(v >= 0, v).to(Z.dtype.element_ty), u < units)
 
 
 @triton.jit
@@ -80,7 +81,7 @@ def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
     inside = i < size
     x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
     u = x * tl.load(A + i % UNITS, inside, 0) + tl.load(B + i % UNITS, inside, 0) + y
-    tl.store(Z + i, _sign(u, u).to(Z.dtype.element_ty), inside)
+    tl.store(Z + i, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _SLOPE, _erf, _sign, _sixteen
+from nsm.kernels.fire import _SLOPE, _erf, _sixteen, _state
 
 CHANNELS = 32  # of a tile, and
 WINDOWS = 8
@@ -46,7 +46,7 @@ def _lines(K, at, inside, W: tl.constexpr, CH: tl.constexpr, PLACES: tl.constexp
 @triton.jit
 def _miss(x, k, c):
     """1 − P."""
-    return tl.fma(_erf(tl.fma(x, k, c)), -0.5, 0.5) + (x - x)  # NaN stays
+    return tl.fma(_erf(tl.fma(x, k, c)), -0.5, 0.5)
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def _fire_pool(X, K, C, KEY, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, CH:
     none *= _miss(x3, k3, c3)
     fires = none < v
     to = window * CH + channel
-    tl.store(Z + to, _sign(v - none, none).to(Z.dtype.element_ty), inside)
+    tl.store(Z + to, _state(fires, none).to(Z.dtype.element_ty), inside)
     tl.store(WON + to, tl.where(fires, won, 0).to(tl.uint8), inside)
 
 
@@ -100,8 +100,7 @@ def _threshold_pool(X, Y, A, B, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, 
     u0, u1, u2, u3 = x0 * a0 + b0 + y0, x1 * a1 + b1 + y1, x2 * a2 + b2 + y2, x3 * a3 + b3 + y3
     fires = (u0 >= 0) | (u1 >= 0) | (u2 >= 0) | (u3 >= 0)
     won = tl.where(u0 >= 0, 0, tl.where(u1 >= 0, 1, tl.where(u2 >= 0, 2, 3)))
-    whole = u0 + u1 + u2 + u3
-    state = _sign(tl.where(fires, 0.0, -1.0), whole - whole)
+    state = _state(fires, u0 + u1 + u2 + u3)
     tl.store(Z + window * CH + channel, state.to(Z.dtype.element_ty), inside)
     tl.store(WON + window * CH + channel, tl.where(fires, won, 0).to(tl.uint8), inside)
 

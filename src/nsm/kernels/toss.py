@@ -5,8 +5,8 @@
     draw(e, samples, rows)     states from 2P − 1 that all samples share
 
 Products are (rows, height, width, units). Noise is that of `nsm.philox.Keyed`: eight 16-bit lanes from the counter
-(block, input, sample, draw), lane ℓ of block j for the element ℓ·blocks + j of a row. Operations are those of
-`nsm.functional`, one by one and never fused, so that results are equal bit for bit.
+(block, input, sample, draw), lane ℓ of block j for the element ℓ·blocks + j of a row. A product and the sum
+after it are rounded once where `tl.fma` is written, and twice where it is not.
 """
 
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -18,31 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _REACH, _SCALE
-
-_NAN = tl.constexpr(tl.PropagateNan.ALL)
+from nsm.kernels.fire import _erf, _state
 
 #: Blocks of eight elements in a program, and its warps.
 CHANCES = 256, 4
 FIRE = 128, 2
 DRAW = 64, 1
-
-
-@triton.jit
-def _erf(t):
-    t = tl.minimum(tl.maximum(t, -_REACH, propagate_nan=_NAN), _REACH, propagate_nan=_NAN)
-    s = t * t * _SCALE - 1
-    p = _C10 * s + _C9
-    p = p * s + _C8
-    p = p * s + _C7
-    p = p * s + _C6
-    p = p * s + _C5
-    p = p * s + _C4
-    p = p * s + _C3
-    p = p * s + _C2
-    p = p * s + _C1
-    p = p * s + _C0
-    return t * p
 
 
 @triton.jit
@@ -61,9 +42,9 @@ def _chance(
             here = (corner + i * WIDTH + j) * UNITS + unit
             x = tl.load(X + row * (SIZE * UNITS) + here, inside, 0).to(tl.float32)
             parameter = here if LOCAL else unit
-            e = _erf(x * tl.load(K + parameter, inside, 0) + tl.load(C + parameter, inside, 0))
-            off = off * (0.5 - 0.5 * e)
-    return e if DOWN * RIGHT == 1 else 1 - 2 * off
+            e = _erf(tl.fma(x, tl.load(K + parameter, inside, 0), tl.load(C + parameter, inside, 0)))
+            off = off * tl.fma(e, -0.5, 0.5)
+    return e if DOWN * RIGHT == 1 else tl.fma(off, -2.0, 1.0)
 
 
 @triton.jit
@@ -80,15 +61,15 @@ def _chances(
 
 @triton.jit
 def _fire_lane(
-    X, K, C, Z, word, row, at, inside, elements,
+    X, K, C, word, row, at, inside,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, UNITS: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
     LOCAL: tl.constexpr,
 ):  # fmt: skip
-    inside = inside & (at < elements)
+    """States of the elements ``at`` by the upper 16 bits of their words, taken with a sign."""
     e = _chance(X, K, C, row, at, inside, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)  # the upper 16 bits, with their sign
-    state = tl.where(e == e, tl.where(32768 * e - (r + 0.5) >= 0, 1.0, -1.0), e)
-    tl.store(Z + row * elements + at, state.to(Z.dtype.element_ty), inside)
+    r = (word.to(tl.int32, bitcast=True) >> 16).to(tl.float32)
+    v = tl.fma(e, 32768.0, -(r + 0.5))
+    return _state(v >= 0, v)
 
 
 @triton.jit(do_not_specialize=["number"])
@@ -97,18 +78,39 @@ def _fire(
     SIZE: tl.constexpr, WIDTH: tl.constexpr, UNITS: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
     LOCAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """All is loaded before anything is stored: what comes after a store would wait for it."""
     row = tl.program_id(0).to(tl.int64)
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    zero, inside = tl.zeros_like(j), j < blocks
+    in0, in1, in2, in3, in4, in5, in6, in7 = _inside(j, blocks, elements)
+    zero = tl.zeros_like(j)
     a, b, c, d = tl.philox(tl.load(KEY), j, zero + tl.load(INPUTS + row), zero + tl.load(SAMPLES + row), zero + number)
-    _fire_lane(X, K, C, Z, a << 16, row, j, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, a, row, j + blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, b << 16, row, j + 2 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, b, row, j + 3 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, c << 16, row, j + 4 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, c, row, j + 5 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, d << 16, row, j + 6 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
-    _fire_lane(X, K, C, Z, d, row, j + 7 * blocks, inside, elements, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z0 = _fire_lane(X, K, C, a << 16, row, j, in0, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z1 = _fire_lane(X, K, C, a, row, j + blocks, in1, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z2 = _fire_lane(X, K, C, b << 16, row, j + 2 * blocks, in2, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z3 = _fire_lane(X, K, C, b, row, j + 3 * blocks, in3, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z4 = _fire_lane(X, K, C, c << 16, row, j + 4 * blocks, in4, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z5 = _fire_lane(X, K, C, c, row, j + 5 * blocks, in5, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z6 = _fire_lane(X, K, C, d << 16, row, j + 6 * blocks, in6, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z7 = _fire_lane(X, K, C, d, row, j + 7 * blocks, in7, SIZE, WIDTH, UNITS, DOWN, RIGHT, LOCAL)
+    z = Z + row * elements + j
+    tl.store(z, z0.to(Z.dtype.element_ty), in0)
+    tl.store(z + blocks, z1.to(Z.dtype.element_ty), in1)
+    tl.store(z + 2 * blocks, z2.to(Z.dtype.element_ty), in2)
+    tl.store(z + 3 * blocks, z3.to(Z.dtype.element_ty), in3)
+    tl.store(z + 4 * blocks, z4.to(Z.dtype.element_ty), in4)
+    tl.store(z + 5 * blocks, z5.to(Z.dtype.element_ty), in5)
+    tl.store(z + 6 * blocks, z6.to(Z.dtype.element_ty), in6)
+    tl.store(z + 7 * blocks, z7.to(Z.dtype.element_ty), in7)
+
+
+@triton.jit
+def _inside(j, blocks, elements):
+    """Whether the elements j, j + blocks, j + 2 blocks, … of a row exist."""
+    in0 = j < blocks
+    in1, in2, in3 = in0 & (j + blocks < elements), in0 & (j + 2 * blocks < elements), in0 & (j + 3 * blocks < elements)
+    in4, in5 = in0 & (j + 4 * blocks < elements), in0 & (j + 5 * blocks < elements)
+    in6, in7 = in0 & (j + 6 * blocks < elements), in0 & (j + 7 * blocks < elements)
+    return in0, in1, in2, in3, in4, in5, in6, in7
 
 
 @triton.jit
@@ -130,10 +132,8 @@ def _draw(E, Z, KEY, INPUTS, SAMPLES, number, several, elements, blocks, BLOCK: 
     """One input in all samples: its thresholds stay in registers."""
     own, inputs = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    zero, in0 = tl.zeros_like(j), j < blocks
-    in1, in2, in3 = in0 & (j + blocks < elements), in0 & (j + 2 * blocks < elements), in0 & (j + 3 * blocks < elements)
-    in4, in5 = in0 & (j + 4 * blocks < elements), in0 & (j + 5 * blocks < elements)
-    in6, in7 = in0 & (j + 6 * blocks < elements), in0 & (j + 7 * blocks < elements)
+    in0, in1, in2, in3, in4, in5, in6, in7 = _inside(j, blocks, elements)
+    zero = tl.zeros_like(j)
     e = E + own * elements
     most0, most1 = _most(e, j, in0), _most(e, j + blocks, in1)
     most2, most3 = _most(e, j + 2 * blocks, in2), _most(e, j + 3 * blocks, in3)
