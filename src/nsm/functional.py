@@ -180,13 +180,13 @@ class Convolution:
         u = F.conv2d(batch, w, None, self.stride, self.padding, self.dilation, self.groups)
         return u.reshape(*z.shape[:-3], *u.shape[1:])
 
-    def is_plain(self, z: Tensor, w: Tensor) -> bool:
-        """Whether every unit sees a whole patch of a few neighbouring pixels."""
+    def is_plain(self, z: Tensor) -> bool:
+        """Whether every unit sees a whole patch of neighbouring pixels."""
         plain = self.groups == 1 and self.stride == self.dilation == (1, 1) and self.padding in ((0, 0), "valid")
-        return plain and z.dim() == 4 and math.prod(w.shape[1:]) <= 32
+        return plain and z.dim() == 4
 
     def product_of_patches(self, z: Tensor, w: Tensor) -> Tensor:
-        """`product` as one matrix product, for patches that `is_plain` (the fan-in is filled up to 32 with zeros)."""
+        """`product`, if it `is_plain`, as one matrix product; the fan-in, of at most 32, is filled up with zeros."""
         seen = z.unfold(2, w.shape[2], 1).unfold(3, w.shape[3], 1)  # (B, C, H', W', kh, kw)
         seen = seen.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, H', W', fan-in)
         fill = 0, 32 - seen.shape[-1]

@@ -166,12 +166,13 @@ class NSMLayer(Stochastic):
             slope = math.sqrt(2 * noise.variance) * self.beta.detach()
             b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
             mean = tuple(wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
-        if pooled and isinstance(wiring, Convolution) and _sees_patches(wiring, z, weight) and len(k) == len(weight):
-            z = z.contiguous()
+        if pooled and isinstance(wiring, Convolution) and len(k) == len(weight) and _c_sees(wiring, z, weight):
+            z, weight = (v.contiguous(memory_format=torch.channels_last) for v in (z, weight))
             if draw == "moments":
-                states = operations.fire_patches(z, weight, k, c, key)[0]
+                states = operations.fire_pictures(z, weight, k, c, key)[0]
             else:
-                states = operations.threshold_patches(z, self._noisy(z, generator, key), weight, *mean, k, c)[0]
+                noisy = self._noisy(z.detach(), generator, key)
+                states = operations.threshold_pictures(z, noisy, weight, *mean, k, c)[0]
             height, width = wiring.output_size(z.shape[2:], weight.shape[2:])
             return wiring.units_back(states.view(len(z), height // 2, width // 2, len(weight)))
         x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
@@ -213,7 +214,7 @@ class NSMLayer(Stochastic):
         """`Wiring.product` with the units last in memory; on CUDA that of small patches is a matrix product."""
         if not isinstance(self.wiring, Convolution):
             return self.wiring.product(z, weight)
-        if z.is_cuda and not z.requires_grad and self.wiring.is_plain(z, weight):
+        if z.is_cuda and not z.requires_grad and self.wiring.is_plain(z) and math.prod(weight.shape[1:]) <= 32:
             return self.wiring.product_of_patches(z, weight)
         return self.wiring.product(z, weight if z.is_cuda else weight.contiguous(memory_format=torch.channels_last))
 
@@ -576,9 +577,9 @@ def _c_takes(z: Tensor) -> bool:
     return z.device.type == "cpu" and functional.product_dtype(z) == torch.float32 and fire_cpu.ready()
 
 
-def _sees_patches(wiring: Convolution, z: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels in C make the product of a layer, which must not be asked for a gradient of z, themselves."""
-    return _c_takes(z) and not z.requires_grad and wiring.is_plain(z, weight) and operations.have_lanes(len(weight))
+def _c_sees(wiring: Convolution, z: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels in C know how units see pictures, for a pooled layer's way back."""
+    return _c_takes(z) and wiring.is_plain(z) and operations.fill_vectors(weight, z.requires_grad)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from nsm import functional
 from nsm.kernels import native
 
-SOURCES = [("bits", "avx512f", "avx512bw", "avx512dq", "bmi2"), ("fire", "avx2", "fma")]
+SOURCES = [("bits", "avx512f", "avx512bw", "avx512dq", "bmi2"), ("pictures", "avx2", "fma")]
 
 
 @pytest.fixture(params=SOURCES, ids=lambda source: source[0])

@@ -83,8 +83,8 @@ static void fire_units(const float *restrict x, const float *restrict k, const f
     for (int64_t i = 0; i < n; i++) z[i] = state(fmaf(erf_(fmaf(x[i], k[i], c[i])), 32768, -r[i]) >= 0, x[i]);
 }
 
-void nsm_fire(const float *x, const float *k, const float *c, const uint64_t *key, float *z, int64_t rows, int64_t units,
-              int threads)
+void nsm_fire(const float *x, const float *k, const float *c, const uint64_t *key, float *z, int64_t rows,
+              int64_t units, int threads)
 {
     const int64_t blocks = blocks_of(units), together = rows_together(units);
 #pragma omp parallel for num_threads(threads)
@@ -149,8 +149,8 @@ void nsm_blank(const float *z, const uint64_t *key, float *out, float p, int64_t
 
 /* ------------------------------------------------------------------ the largest state in windows of 2x2
  *
- * x is (images, height, width, channels); the lines k and c have a place for each channel, or `places`: for each position
- * and channel.
+ * x is (images, height, width, channels); the lines k and c have a place for each channel or, with `places`, for each
+ * position and channel.
  */
 
 /* Where the four units of a window are in x, and their lines in k and c. */
@@ -286,140 +286,5 @@ void nsm_pool_back(const float *g, const uint8_t *won, const float *x, const flo
                 else
                     window_back(at, g + from, won + from, x + ch, k + ch, c + ch, dx + ch, dk, dc, n, 0, step);
             }
-    }
-}
-
-/* ------------------------------------------------------------------ the same, from small patches of pictures
- *
- * The product is made here as well, window by window, and never written: it would be the largest tensor of a network.
- * z is (images, depth, height, width); a unit sees a patch of depth * high * wide of it, in this order, without a
- * margin. Weights are (taps, channels); there are MOST channels at most, a multiple of 16. What the unit that won has
- * of the product is kept.
- */
-
-enum { LANES = 16 };
-
-typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-typedef struct {
-    int64_t windows, channels, depth, height, width, high, wide;
-} Patches;
-
-/* Where the first of a window's four patches begins; the others are one to the right, one below, and both. */
-static inline int64_t corner(const Patches *p, int64_t window)
-{
-    const int64_t across = (p->width - p->wide + 1) / 2, down = (p->height - p->high + 1) / 2;
-    const int64_t row = window / across % down, image = window / across / down;
-    return (image * p->depth * p->height + 2 * row) * p->width + 2 * (window % across);
-}
-
-/* The products of all channels with the four patches of a window, (4, channels). */
-static void products(const Patches *p, const float *z, const float *w, float *x)
-{
-    for (int64_t ch = 0; ch < p->channels; ch += LANES) {
-        const float *at = w + ch;
-        Lanes a = {0}, b = {0}, c = {0}, d = {0};
-        for (int64_t depth = 0; depth < p->depth; depth++)
-            for (int64_t i = 0; i < p->high; i++) {
-                const float *above = z + (depth * p->height + i) * p->width, *below = above + p->width;
-                for (int64_t j = 0; j < p->wide; j++, at += p->channels) {
-                    const Lanes weight = *(const Lanes *)at;
-                    a += weight * above[j], b += weight * above[j + 1];
-                    c += weight * below[j], d += weight * below[j + 1];
-                }
-            }
-        *(Lanes *)(x + ch) = a, *(Lanes *)(x + p->channels + ch) = b;
-        *(Lanes *)(x + 2 * p->channels + ch) = c, *(Lanes *)(x + 3 * p->channels + ch) = d;
-    }
-}
-
-static void keep(const float *restrict x, const uint8_t *restrict won, float *restrict kept, int64_t n)
-{
-    int32_t winner[MOST];
-    for (int64_t i = 0; i < n; i++) winner[i] = won[i];
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float left = winner[i] < 2 ? x[i] : x[2 * n + i], right = winner[i] < 2 ? x[n + i] : x[3 * n + i];
-        kept[i] = winner[i] & 1 ? right : left;
-    }
-}
-
-void nsm_fire_patches(const Patches *p, const float *z, const float *w, const float *k, const float *c,
-                      const uint64_t *key, float *states, uint8_t *won, float *kept, int threads)
-{
-    const int64_t channels = p->channels, blocks = blocks_of(channels), together = rows_together(channels);
-    const Four at = {{0, channels, 2 * channels, 3 * channels}, {0, 0, 0, 0}};
-#pragma omp parallel for num_threads(threads)
-    for (int64_t begin = 0; begin < p->windows; begin += together) {
-        const int64_t end = least(begin + together, p->windows);
-        Bits bits;
-        philox(*key, begin * blocks, (end - begin) * blocks, bits.words);
-        for (int64_t window = begin; window < end; window++) {
-            const int64_t to = window * channels;
-            float x[4 * MOST];
-            products(p, z + corner(p, window), w, x);
-            fire_window(at, x, k, c, bits.sixteen + (window - begin) * channels, states + to, won + to, channels);
-            keep(x, won + to, kept + to, channels);
-        }
-    }
-}
-
-void nsm_threshold_patches(const Patches *p, const float *z, const float *noisy, const float *w, const float *a,
-                           const float *b, float *states, uint8_t *won, float *kept, int threads)
-{
-    const int64_t channels = p->channels;
-    const Four at = {{0, channels, 2 * channels, 3 * channels}, {0, 0, 0, 0}};
-#pragma omp parallel for num_threads(threads)
-    for (int64_t window = 0; window < p->windows; window++) {
-        const int64_t from = corner(p, window), to = window * channels;
-        float x[4 * MOST], y[4 * MOST];
-        products(p, z + from, w, x), products(p, noisy + from, w, y);
-        threshold_window(at, x, y, a, b, states + to, won + to, channels);
-        keep(x, won + to, kept + to, channels);
-    }
-}
-
-/* The gradient of the units of a window, (4, channels): that of the one that won; and its share of dk and dc. */
-static void won_back(const float *restrict g, const uint8_t *restrict won, const float *restrict kept,
-                     const float *restrict k, const float *restrict c, float *restrict dx, float *restrict dk,
-                     float *restrict dc, int64_t n)
-{
-    int32_t winner[MOST];
-    for (int64_t i = 0; i < n; i++) winner[i] = won[i];
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float d = g[i] * slope(fmaf(kept[i], k[i], c[i]));
-        dk[i] += d * kept[i], dc[i] += d;
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) dx[j * n + i] = winner[i] == j ? d * k[i] : 0;
-    }
-}
-
-/* Sums for dw, dk and dc: (parts, taps + 2, channels). */
-void nsm_patches_back(const Patches *p, const float *g, const uint8_t *won, const float *kept, const float *z,
-                      const float *k, const float *c, float *sums, int64_t parts, int threads)
-{
-    const int64_t channels = p->channels, taps = p->depth * p->high * p->wide;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t part = 0; part < parts; part++) {
-        float *dw = sums + part * (taps + 2) * channels, *dk = dw + taps * channels, *dc = dk + channels;
-        memset(dw, 0, (taps + 2) * channels * sizeof *dw);
-        for (int64_t window = part * p->windows / parts; window < (part + 1) * p->windows / parts; window++) {
-            const int64_t at = window * channels;
-            float dx[4 * MOST];
-            won_back(g + at, won + at, kept + at, k, c, dx, dk, dc, channels);
-            for (int64_t ch = 0; ch < channels; ch += LANES) {
-                const Lanes a = *(Lanes *)(dx + ch), b = *(Lanes *)(dx + channels + ch);
-                const Lanes c = *(Lanes *)(dx + 2 * channels + ch), d = *(Lanes *)(dx + 3 * channels + ch);
-                float *to = dw + ch;
-                for (int64_t depth = 0; depth < p->depth; depth++)
-                    for (int64_t i = 0; i < p->high; i++) {
-                        const float *above = z + corner(p, window) + (depth * p->height + i) * p->width;
-                        const float *below = above + p->width;
-                        for (int64_t j = 0; j < p->wide; j++, to += channels)
-                            *(Lanes *)to += (a * above[j] + b * above[j + 1]) + (c * below[j] + d * below[j + 1]);
-                    }
-            }
-        }
     }
 }

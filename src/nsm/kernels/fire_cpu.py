@@ -1,6 +1,5 @@
 """The kernels of `nsm.kernels.operations` on the CPU, in float32: C, compiled at first use (`nsm.kernels.native`)."""
 
-from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int64, c_void_p
 from typing import Any
 
@@ -22,11 +21,11 @@ ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _library() -> Any:
-    return native.library("fire", "avx2", "fma")
+    return native.library("pictures", "avx2", "fma")
 
 
 def _run(name: str, *arguments: Any) -> None:
-    """Call a function of fire.c with torch's number of threads."""
+    """Call a function of fire.c or pictures.c with torch's number of threads."""
     getattr(_library(), f"nsm_{name}")(*map(_for_c, arguments), torch.get_num_threads())
 
 
@@ -35,6 +34,8 @@ def _for_c(argument: Any) -> Any:
         return c_void_p(argument.data_ptr())
     if isinstance(argument, Structure):
         return byref(argument)
+    if argument is None:
+        return None
     return c_float(argument) if isinstance(argument, float) else c_int64(argument)
 
 
@@ -90,38 +91,55 @@ def pool_back(
     _run("pool_back", g, won, x, k, c, dx, sums, *won.shape, height, width, len(k), _PARTS)
 
 
-# ------------------------------------------------------------------------- the same, from small patches of pictures
+# ------------------------------------------------------------------------- the same, from pictures
 
 
-class _Patches(Structure):
-    _fields_ = [(name, c_int64) for name in ("windows", "channels", "depth", "height", "width", "high", "wide")]
+class _Pictures(Structure):
+    _fields_ = [(name, c_int64) for name in ("images", "channels", "depth", "height", "width", "high", "wide")]
 
 
-def _patches(won: Tensor, z: Tensor, size: Sequence[int]) -> _Patches:
-    return _Patches(*won.shape, *z.shape[1:], *size)
+def _pictures(z: Tensor, weight: Tensor) -> _Pictures:
+    return _Pictures(len(z), len(weight), *z.shape[1:], *weight.shape[2:])
+
+
+def _by_tap(weight: Tensor) -> Tensor:
+    return weight.flatten(1).t().contiguous()
 
 
 def fire_patches(
     z: Tensor, weight: Tensor, k: Tensor, c: Tensor, key: Tensor, states: Tensor, won: Tensor, x: Tensor
 ) -> None:
     """States of the windows, who won, and its product."""
-    _run("fire_patches", _patches(won, z, weight.shape[2:]), z, _by_tap(weight), k, c, key, states, won, x)
+    _run("fire_patches", _pictures(z, weight), z.contiguous(), _by_tap(weight), k, c, key, states, won, x)
 
 
 def threshold_patches(
     z: Tensor, noisy: Tensor, weight: Tensor, alpha: Tensor, bias: Tensor, states: Tensor, won: Tensor, x: Tensor
 ) -> None:
-    """The same with inputs of the fluctuation."""
-    patches = _patches(won, z, weight.shape[2:])
-    _run("threshold_patches", patches, z, noisy, _by_tap(weight), alpha, bias, states, won, x)
+    """The same with a fluctuation that is the product with ``noisy``."""
+    both = z.contiguous(), noisy.contiguous()
+    _run("threshold_patches", _pictures(z, weight), *both, _by_tap(weight), alpha, bias, states, won, x)
 
 
-def patches_back(
-    g: Tensor, won: Tensor, x: Tensor, z: Tensor, k: Tensor, c: Tensor, size: Sequence[int], sums: Tensor
+def patches_back(g: Tensor, won: Tensor, x: Tensor, z: Tensor, k: Tensor, c: Tensor, dw: Tensor, sums: Tensor) -> None:
+    """Gradient of the weights, and sums for dk and dc."""
+    shares = z.new_empty(_PARTS, dw[0].numel(), len(dw))  # of it, by tap
+    _run("patches_back", _pictures(z, dw), g, won, x, z.contiguous(), k, c, shares, sums, _PARTS)
+    dw.copy_(shares.sum(0).t().view(dw.shape))
+
+
+def runs_back(
+    g: Tensor,
+    won: Tensor,
+    x: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    k: Tensor,
+    c: Tensor,
+    dz: Tensor | None,
+    dw: Tensor,
+    sums: Tensor,
 ) -> None:
-    """Sums for the weights by tap, for k and for c."""
-    _run("patches_back", _patches(won, z, size), g, won, x, z, k, c, sums, len(sums))
-
-
-def _by_tap(weight: Tensor) -> Tensor:
-    return weight.flatten(1).t().contiguous()
+    """Gradients of z, if there is memory for it, and of the weights, and sums for dk and dc."""
+    d = torch.empty_like(g)
+    _run("runs_back", _pictures(z, weight), g, won, x, z, weight, k, c, d, dz, dw, sums, _PARTS)

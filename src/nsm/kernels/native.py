@@ -25,7 +25,7 @@ FLAGS = "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 
 @cache
 def library(name: str, *needs: str) -> Any:
-    """The compiled source ``name``.c of this folder; None without a compiler or the processor's features it needs.
+    """The source ``name``.c of this folder, compiled; None without a compiler or the processor's features it needs.
 
     It shares the threads of torch's OpenMP.
     """
@@ -36,7 +36,8 @@ def library(name: str, *needs: str) -> Any:
         processor = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
         if not set(needs) <= set(processor.split()):
             return None
-        text = "\n".join([source.read_text(), *compiler, processor, sys.platform])
+        sources = (path.read_text() for path in sorted(source.parent.glob("*.c")))  # one may include another
+        text = "\n".join([*sources, *compiler, processor, sys.platform])
         path = _cache_folder() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
         if not path.exists():
             _compile(compiler, source, path)

@@ -22,15 +22,17 @@ of Philox under a 64-bit key that the caller draws from torch's generator, so th
 have streams of their own: every eight units of a row, eight channels of a window or sixteen elements of z have the next
 counter, and take its 128 bits from the lowest on.
 
-    fire_patches(z, w, k, c, key)                 `fire_pool` of the product of pictures with w, which is never written
-    threshold_patches(z, (ξ − m) z, w, α, b, k, c)
+On the CPU a layer that sees pictures z through weights w, both channels last, has the product and its way back in it:
+since only the unit that won has a gradient, that is a fourth of what a convolution does.
+
+    fire_pictures(z, w, k, c, key)
+    threshold_pictures(z, (ξ − m) z, w, α, b, k, c)
 
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -216,81 +218,108 @@ fire_pool.register_autograd(_fire_pool_backward, setup_context=_keep_pooled)
 threshold_pool.register_autograd(_threshold_pool_backward, setup_context=_keep_pooled)
 
 
-# ------------------------------------------------------------------------- the same, from small patches of pictures
+# ------------------------------------------------------------------------- the same, from pictures, on the CPU
 
 
-def have_lanes(units: int) -> bool:
-    """Whether so many units fill the vectors of the kernels."""
-    return units % 16 == 0 and units <= 512
+def fill_vectors(weight: Tensor, down: bool) -> bool:
+    """Whether the kernels have these weights in whole vectors; ``down``: and give z a gradient."""
+    units, *patch = weight.shape
+    few = math.prod(patch) <= 32 and units % 16 == 0 and units <= 512
+    return _in_runs(weight) or (few and not down)
 
 
-def _patches(z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For states, winners and their products, (windows, units)."""
+def _in_runs(weight: Tensor) -> bool:
+    """Whether what a unit sees of a row fills vectors; if not, units do, and the product is made within the kernel."""
+    return weight.shape[1] * weight.shape[3] % 16 == 0
+
+
+def _pictures(z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For states and winners, (windows, units), and for the product: of all units, (…, units), or of the winners."""
     height, width = (n - taps + 1 for n, taps in zip(z.shape[2:], weight.shape[2:], strict=True))
     shape = len(z) * (height // 2) * (width // 2), len(weight)
-    return z.new_empty(shape), z.new_empty(shape, dtype=torch.uint8), z.new_empty(shape)
+    x = z.new_empty(len(z) * height * width if _in_runs(weight) else shape[0], len(weight))
+    return z.new_empty(shape), z.new_empty(shape, dtype=torch.uint8), x
 
 
-@operation("fire_patches")
-def fire_patches(z: Tensor, weight: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """On the CPU: states of the windows, who won, and its product.
+def _product(z: Tensor, weight: Tensor) -> tuple[Tensor, int, int]:
+    """(images · height · width, units), and the sizes."""
+    x = torch.conv2d(z, weight).movedim(1, -1).contiguous()
+    return x.flatten(0, 2), x.shape[1], x.shape[2]
+
+
+@operation("fire_pictures")
+def fire_pictures(z: Tensor, weight: Tensor, k: Tensor, c: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States of the windows, who won, and what the way back needs of the product.
 
     Args:
-        z: (images, depth, height, width), without a gradient.
-        weight: (units, depth, taps down, taps across), of as many units as `have_lanes`.
+        z: (images, depth, height, width), in memory channels last.
+        weight: (units, depth, high, wide), in memory channels last, such as `fill_vectors`.
         k: (units,).
         c: (units,).
         key: int64, of which the first is used.
     """
-    states, won, x = _patches(z, weight)
+    if _in_runs(weight):
+        x, height, width = _product(z, weight)
+        return *fire_pool(x, k, c, key, height, width), x
+    states, won, x = _pictures(z, weight)
     _kernels(z)[1].fire_patches(z, weight, k, c, key, states, won, x)
     return states, won, x
 
 
-@operation("threshold_patches")
-def threshold_patches(
+@operation("threshold_pictures")
+def threshold_pictures(
     z: Tensor, noisy: Tensor, weight: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `fire_patches`, with a fluctuation that is the product with ``noisy``."""
-    states, won, x = _patches(z, weight)
+    """As `fire_pictures`, with a fluctuation that is the product with ``noisy``."""
+    if _in_runs(weight):
+        x, height, width = _product(z, weight)
+        y, *_ = _product(noisy, weight)
+        return *threshold_pool(x, y, alpha, bias, k, c, height, width), x
+    states, won, x = _pictures(z, weight)
     _kernels(z)[1].threshold_patches(z, noisy, weight, alpha, bias, states, won, x)
     return states, won, x
 
 
-@operation("patches_back")
-def patches_back(g: Tensor, won: Tensor, x: Tensor, z: Tensor, k: Tensor, c: Tensor, size: Sequence[int]) -> Tensor:
-    """The parts whose sums over axis 0 are the gradient of the weights by tap, dk and dc: (parts, taps + 2, units)."""
-    sums = _patches_gradients(z, k, size)
-    _kernels(z)[1].patches_back(g, won, x, z, k, c, size, sums)
-    return sums
+@operation("pictures_back")
+def pictures_back(
+    g: Tensor, won: Tensor, x: Tensor, z: Tensor, weight: Tensor, k: Tensor, c: Tensor, down: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of z, if ``down``, and of the weights, and the parts whose sums over axis 1 are dk and dc."""
+    dz, dw, sums = _picture_gradients(z, weight, down)
+    if _in_runs(weight):
+        _kernels(z)[1].runs_back(g, won, x, z, weight, k, c, dz if down else None, dw, sums)
+    else:
+        _kernels(z)[1].patches_back(g, won, x, z, k, c, dw, sums)
+    return dz, dw, sums
 
 
-def _patches_gradients(z: Tensor, k: Tensor, size: Sequence[int]) -> Tensor:
-    return z.new_empty(_kernels(z)[1].parts(z), z.shape[1] * math.prod(size) + 2, len(k))
+def _picture_gradients(z: Tensor, weight: Tensor, down: bool) -> tuple[Tensor, Tensor, Tensor]:
+    sums = z.new_empty(2, _kernels(z)[1].parts(z), len(weight))
+    return torch.empty_like(z) if down else z.new_empty(0), torch.empty_like(weight), sums
 
 
-fire_patches.register_fake(lambda z, weight, k, c, key: _patches(z, weight))
-threshold_patches.register_fake(lambda z, noisy, weight, alpha, bias, k, c: _patches(z, weight))
-patches_back.register_fake(lambda g, won, x, z, k, c, size: _patches_gradients(z, k, size))
+fire_pictures.register_fake(lambda z, weight, k, c, key: _pictures(z, weight))
+threshold_pictures.register_fake(lambda z, noisy, weight, alpha, bias, k, c: _pictures(z, weight))
+pictures_back.register_fake(lambda g, won, x, z, weight, k, c, down: _picture_gradients(z, weight, down))
 
 
-def _keep_patches(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    z, weight, k, c = inputs[:4] if len(inputs) == 5 else (inputs[0], inputs[2], *inputs[5:])
-    ctx.save_for_backward(*output[1:], z, k, c)  # won, x
-    ctx.shape = weight.shape
+def _keep_pictures(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    seen = inputs[:4] if len(inputs) == 5 else (inputs[0], inputs[2], *inputs[5:])
+    ctx.save_for_backward(*output[1:], *seen)  # won, x; z, weight, k, c
     ctx.mark_non_differentiable(*output[1:])
 
 
-def _fire_patches_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    units, *patch = ctx.shape
-    sums = patches_back(g.contiguous(), *ctx.saved_tensors, patch[1:]).sum(0)
-    return None, sums[:-2].t().reshape(units, *patch), sums[-2], sums[-1], None
+def _fire_pictures_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    down = ctx.needs_input_grad[0]
+    dz, dw, sums = pictures_back(g.contiguous(), *ctx.saved_tensors, down)
+    dk, dc = sums.sum(1)
+    return dz if down else None, dw, dk, dc, None
 
 
-def _threshold_patches_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    dw, dk, dc = _fire_patches_backward(ctx, g)[1:4]
-    return None, None, dw, None, None, dk, dc
+def _threshold_pictures_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    dz, dw, dk, dc = _fire_pictures_backward(ctx, g)[:4]
+    return dz, None, dw, None, None, dk, dc
 
 
-fire_patches.register_autograd(_fire_patches_backward, setup_context=_keep_patches)
-threshold_patches.register_autograd(_threshold_patches_backward, setup_context=_keep_patches)
+fire_pictures.register_autograd(_fire_pictures_backward, setup_context=_keep_pictures)
+threshold_pictures.register_autograd(_threshold_pictures_backward, setup_context=_keep_pictures)
