@@ -10,7 +10,7 @@ import torch
 import law
 from law import check_rate
 from noise_repeats import SHAPES, check_no_repeats, check_uncorrelated
-from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform, check_noise
+from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform, check_noise, integers
 
 ids = [type(noise).__name__ for noise in law.NOISES]
 
@@ -166,3 +166,16 @@ def test_a_new_noise_is_a_subclass_with_three_members():
     Flip.spread = 0.0
     with pytest.raises(ValueError, match="Expected argument `noise` to have a finite mean and a positive"):
         check_noise(Flip())
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32])
+def test_integers_are_the_same_within_a_transform(kind):
+    """Where torch cannot see 64 bits as others, they are cut by shifts."""
+
+    def draw(_):
+        return integers((3, 7), kind, None, None)
+
+    torch.manual_seed(0)
+    inside = torch.vmap(draw, randomness="same")(torch.zeros(2))
+    torch.manual_seed(0)
+    assert torch.equal(inside[1], draw(None))

@@ -18,7 +18,7 @@ from nsm import functional, philox
 from nsm.estimators import Deterministic, Estimator, Probability, get_estimator, sgn
 from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
 from nsm.kernels import fire_cpu, operations
-from nsm.noise import Bernoulli, Noise, check_noise
+from nsm.noise import Bernoulli, Noise, check_noise, transformed
 
 TRITON = find_spec("triton") is not None
 
@@ -562,7 +562,7 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
 def _kernels_take(z: Tensor) -> bool:
     """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
     exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
-    if exporting or torch._C._functorch.maybe_current_level() is not None:  # type: ignore[attr-defined]
+    if exporting or transformed():
         return False
     return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
 

@@ -289,7 +289,15 @@ def integers(
         drawn = torch.randint(-(2**63), 2**63 - 1, words, device=device)
     else:
         drawn = torch.randint(-(2**63), 2**63 - 1, words, generator=generator, device=device)
-    return drawn.view(kind)[:n].view(shape)
+    if not transformed():
+        return drawn.view(kind)[:n].view(shape)
+    cut = drawn.unsqueeze(-1) >> torch.arange(0, 64, 8 * kind.itemsize, device=device)  # vmap has no rule for that view
+    return cut.to(kind).flatten()[:n].view(shape)
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func``, as vmap, is at work."""
+    return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
 
 
 def standard_normal(

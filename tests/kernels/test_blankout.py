@@ -15,6 +15,14 @@ from nsm.kernels import blankout
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+@pytest.fixture(autouse=True)
+def _large_tiles(monkeypatch):
+    """In the interpreter, where a program takes as long whatever its size."""
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(blankout, "ROWS", 1024)
+        monkeypatch.setattr(blankout, "UNITS", 16)
+
+
 def xi(key, rows, units, inputs, p):
     """Every ξ of one call, (rows, units, inputs): Philox in torch, digit by digit."""
     value, count = blankout.digits(p)

@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from nsm.kernels.operations import operation
 
 DIGITS = 32  # of p, at most
+ROWS, UNITS = 4, 128  # of a tile: sixteen sums a thread, with four words for each
 
 
 def digits(p: float) -> tuple[int, int]:
@@ -51,21 +52,21 @@ def _words(key, start, unit, row, VALUE: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _add(total, word, Z, W, at, row, unit, rows_in, units_in, rows, units):
+def _add(total, word, Z, W, at, row, unit, rows_in, units_in, inputs, units):
     """Add the terms of 32 connections whose bits are set; eight at a time, so that the loop fits in a cache."""
     for eight in range(0, 32, 8):
         for bit in tl.static_range(8):
             w = tl.load(W + (at + eight + bit) * units + unit, units_in, 0)
-            z = tl.load(Z + (at + eight + bit) * rows + row, rows_in, 0)
+            z = tl.load(Z + row * inputs + at + eight + bit, rows_in, 0)
             total = tl.where((word & (1 << bit)) != 0, total + w * z, total)
         word = word >> 8
     return total
 
 
-@triton.jit(do_not_specialize=["rows", "units"])
-def _blankout(Z, W, KEY, OUT, rows, units, each, VALUE: tl.constexpr, COUNT: tl.constexpr, BR: tl.constexpr,
+@triton.jit(do_not_specialize=["rows", "units", "inputs"])
+def _blankout(Z, W, KEY, OUT, rows, units, inputs, each, VALUE: tl.constexpr, COUNT: tl.constexpr, BR: tl.constexpr,
               BU: tl.constexpr):  # fmt: skip
-    """BR inputs, BU units, ``each`` times 128 connections; Z (connections, rows) and W (connections, units).
+    """BR inputs, BU units, ``each`` times 128 connections; Z (rows, inputs) and W (inputs, units).
 
     Sizes are not specialised: a compiler that knew of wide loads would choose an order of elements for them, and
     exchange every ξ between threads.
@@ -79,10 +80,10 @@ def _blankout(Z, W, KEY, OUT, rows, units, each, VALUE: tl.constexpr, COUNT: tl.
     for start in range(first, first + each):
         a, b, c, d = _words(key, start, unit, row, VALUE, COUNT)
         at = start * 128
-        total = _add(total, a, Z, W, at, row, unit, rows_in, units_in, rows, units)
-        total = _add(total, b, Z, W, at + 32, row, unit, rows_in, units_in, rows, units)
-        total = _add(total, c, Z, W, at + 64, row, unit, rows_in, units_in, rows, units)
-        total = _add(total, d, Z, W, at + 96, row, unit, rows_in, units_in, rows, units)
+        total = _add(total, a, Z, W, at, row, unit, rows_in, units_in, inputs, units)
+        total = _add(total, b, Z, W, at + 32, row, unit, rows_in, units_in, inputs, units)
+        total = _add(total, c, Z, W, at + 64, row, unit, rows_in, units_in, inputs, units)
+        total = _add(total, d, Z, W, at + 96, row, unit, rows_in, units_in, inputs, units)
     tl.store(OUT + tl.program_id(2) * rows * units + row * units + unit, total, rows_in & units_in)
 
 
@@ -91,15 +92,16 @@ def blankout_linear(z: Tensor, weight: Tensor, p: float, key: Tensor) -> Tensor:
     """Σ_j ξ_ij w_ij z_j, (batch, out) in float32, for states z (batch, in), weights (out, in) and a key, one int64."""
     (rows, inputs), units = z.shape, len(weight)
     steps = -(-inputs // 128)
-    br, bu = 4, 128  # sixteen sums a thread, with four words for each
-    grid = -(-rows // br), -(-units // bu)
+    grid = -(-rows // ROWS), -(-units // UNITS)
     splits = max(1, min(steps, 4096 // (grid[0] * grid[1])))
     each = -(-steps // splits)
     splits = -(-steps // each)
-    out, fill = torch.empty(splits, rows, units, device=z.device), (0, splits * each * 128 - inputs)
-    turned = (pad(v.float(), fill).t().contiguous() for v in (z, weight))  # what is filled up has no weight
-    _blankout[(*grid, splits)](*turned, key, out, rows, units, each, *digits(p), br, bu, num_warps=1)
-    return out.sum(0)
+    inputs = splits * each * 128
+    z, weight = (pad(v, (0, inputs - v.shape[1])) if v.shape[1] < inputs else v for v in (z.float(), weight.float()))
+    out = torch.empty(splits, rows, units, device=z.device)
+    parts = (z.contiguous(), weight.t().contiguous(), key, out, rows, units, inputs, each)
+    _blankout[(*grid, splits)](*parts, *digits(p), ROWS, UNITS, num_warps=1)
+    return out.sum(0) if splits > 1 else out[0]
 
 
 blankout_linear.register_fake(lambda z, weight, p, key: z.new_empty(len(z), len(weight), dtype=torch.float32))
