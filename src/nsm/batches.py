@@ -64,13 +64,15 @@ class Batches:
     def epoch(self, number: int, order: Tensor, first: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
         """From batch ``first`` on: what stands for it, to be given to `read`, and the number of inputs in all of it."""
         size = self.recipe.batch_size
-        if isinstance(self.dataset, Dataset):
-            order = order.to(self.device)  # once, rather than a piece of it in every step
-        chunks = [order[:, k * size : (k + 1) * size] for k in range(first, len(self))]
-        shares = [chunk[:, self.rank :: self.world_size] for chunk in chunks]  # (seeds, batch of this process)
-        parts = ((share,) for share in shares) if isinstance(self.dataset, Dataset) else self._load(number, shares)
-        for chunk, what in zip(chunks, parts, strict=True):
-            yield what, chunk.shape[1]
+        indexed = isinstance(self.dataset, Dataset)
+        order = order.to(self.device) if indexed else order  # once, rather than a piece of it in every step
+        chunks = (order[:, k * size : (k + 1) * size] for k in range(first, len(self)))
+        shares = ((chunk[:, self.rank :: self.world_size], chunk.shape[1]) for chunk in chunks)  # (seeds, own batch)
+        if indexed:
+            yield from (((share,), many) for share, many in shares)
+            return
+        own = list(shares)
+        yield from zip(self._load(number, [share for share, _ in own]), (many for _, many in own), strict=True)
 
     def read(self, *what: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Inputs, augmented, and labels: (batch, …) and (batch,), with the seeds in front if there are several.
