@@ -261,7 +261,7 @@ def test_bad_input(arguments, options, error, message):
 
 def test_a_model_that_gives_no_logits_is_refused():
     model = nn.Sequential(NSMConv2d(1, 2, 3))
-    with pytest.raises(ValueError, match=r"`model` to give logits \(batch, classes\), but got \(50, 2, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"`model` to give logits \(batch, classes\), but got \(200, 2, 4, 4\)"):
         predict(model, images())
 
 

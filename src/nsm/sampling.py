@@ -154,7 +154,7 @@ def predict(
             that begins with one.
         num_samples: samples of each input, at most.
         seed: the same seed draws the same noise; None takes one from torch's default generator.
-        chunk_size: samples in one pass, which sets the memory; 10 if None.
+        chunk_size: samples in one pass, which sets the memory; if None 10, or as many as keep the device busy.
         stop: when to stop early, for example `Confident`.
         keep_samples: whether to return every sample's softmax (not with ``stop``).
 
@@ -174,7 +174,6 @@ def predict(
         raise ValueError(f"Expected argument `keep_samples` to be False beside `stop`, but got {stop} and True")
     if seed is None:
         seed = int(torch.randint(2**62, ()))
-    chunk_size = min(chunk_size or _CHUNK, num_samples)
     tensors = [*model.parameters(), *model.buffers()]
     device = tensors[0].device if tensors else torch.device("cpu")
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
@@ -200,7 +199,7 @@ def _predict(
     offset: int,
     num_samples: int,
     seed: int,
-    chunk_size: int,
+    chunk_size: int | None,
     stop: Confident | None,
     keep_samples: bool,
 ) -> Prediction:
@@ -229,13 +228,16 @@ def _passes(
     offset: int,
     num_samples: int,
     seed: int,
-    chunk_size: int,
+    chunk_size: int | None,
     stop: Confident | None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """For each chunk: the inputs in it, their softmax (S, inputs, C), and which of these samples count (S, inputs)."""
     first, after = _open(steps, z)
     shared = first.share(z)
-    together = max(1, first.rows(z.device) // chunk_size)
+    rows = first.rows(z.device)
+    if chunk_size is None:  # of few inputs more samples, unless each may be the last
+        chunk_size = _CHUNK if stop else max(_CHUNK, rows // len(z))
+    together = max(1, rows // min(chunk_size, num_samples))
     active = torch.arange(len(z), device=z.device)
     pieces = [(some, first.take(shared, some)) for some in active.split(together)]
     watch = stop.watch(len(z), z.device) if stop else None
@@ -243,8 +245,8 @@ def _passes(
         samples = torch.arange(begin, min(begin + chunk_size, num_samples), device=z.device)
         parts = []
         for some, its in pieces:
-            rows = samples[:, None].expand(-1, len(some)).flatten(), (offset + some).repeat(len(samples))
-            with keyed(Keyed(seed, *rows)):
+            drawn = samples[:, None].expand(-1, len(some)).flatten(), (offset + some).repeat(len(samples))
+            with keyed(Keyed(seed, *drawn)):
                 states = first.draw(its, len(samples))
                 parts.append(_softmax(_run(after, states)).unflatten(0, (len(samples), len(some))))
         p = torch.cat(parts, dim=1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nsm.bench import checks
+from nsm.bench.graphs import Graphed
 from nsm.bench.probes import integer_rate
 from nsm.bench.timing import Contender, Race, race
 from nsm.kernels.operations import new_key
@@ -59,7 +60,8 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
     compiled: Any = torch.compile(masked_sum)
 
     def contender(name: str, draw: Callable[[], Tensor]) -> Contender:
-        return Contender(name, draw, lambda: checks.same_moments(draw(), mean, variance, name))
+        graphed = Graphed(draw, device == "cuda")
+        return Contender(name, graphed, lambda: checks.same_moments(graphed(), mean, variance, name))
 
     found = race(
         {

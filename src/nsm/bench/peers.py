@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nsm.bench.graphs import Graphed
 from nsm.bench.timing import Contender
 from nsm.layers import NSMConv2d, NSMLayer
 from nsm.networks import mnist_cnn, relu
@@ -93,7 +94,7 @@ class PlainStep:
         self.forward = torch.compile(network, dynamic=False) if compile else network
         self.cuda = next(network.parameters()).is_cuda
         self.optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=True, capturable=self.cuda)
-        self.graph: Any = None
+        self.run = Graphed(self._step, self.cuda)
 
     def _step(self) -> Tensor:
         inputs, labels = self.read()
@@ -106,20 +107,7 @@ class PlainStep:
 
     def __call__(self) -> Tensor:
         """Learn from the batch; returns its loss."""
-        if not self.cuda:
-            return self._step()
-        if self.graph is None:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(3):
-                    self._step()
-            torch.cuda.current_stream().wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.loss = self._step()
-        self.graph.replay()
-        return self.loss
+        return self.run()
 
 
 class Passes:
@@ -127,31 +115,16 @@ class Passes:
 
     def __init__(self, network: Callable[[Tensor], Tensor], x: Tensor, batch: int, count: int) -> None:
         self.network, self.parts, self.count = network, x.split(batch), count
-        self.graph: Any = None
+        self.run = Graphed(self.logits, x.is_cuda)
 
     @torch.no_grad()
     def logits(self) -> Tensor:
         """One pass."""
         return torch.cat([self.network(part) for part in self.parts])
 
-    @torch.no_grad()
     def __call__(self) -> Tensor:
         """All passes; returns the logits of the last."""
-        if not self.parts[0].is_cuda:
-            return [self.logits() for _ in range(self.count)][-1]
-        if self.graph is None:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(3):
-                    self.logits()
-            torch.cuda.current_stream().wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.last = self.logits()
-        for _ in range(self.count):
-            self.graph.replay()
-        return self.last
+        return [self.run() for _ in range(self.count)][-1]
 
 
 def deterministic_passes(

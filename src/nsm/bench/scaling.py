@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nsm import record
 from nsm.bench import checks
+from nsm.bench.graphs import Graphed
 from nsm.bench.probes import limits
 from nsm.bench.timing import interleave
 from nsm.data import load
@@ -75,7 +76,7 @@ def _layer(
 
     checks.close(run().abs(), torch.ones(batch, width, device=device), 0, "states")
     calls = 20 if device == "cuda" else 1
-    timing = interleave({"layer": run}, rounds, calls=calls)["layer"]
+    timing = interleave({"layer": Graphed(run, device == "cuda")}, rounds, calls=calls)["layer"]
     products, bytes_each = (2 if site == "neuron" else 1), dtype.itemsize
     moved = bytes_each * (batch * fan_in * products + width * fan_in * products + batch * width * (products + 1))
     return {
