@@ -54,6 +54,21 @@ def test_one_step():
         step.check(2, losses, None)
 
 
+def test_steps_taken_together_are_those_taken_one_by_one(tmp_path, monkeypatch):
+    """Six batches an epoch, a save after every five steps: groups of four, one and two."""
+    recipe, groups = replace(TINY, batch_size=6, save_every=5), []
+    several = Step.several
+    monkeypatch.setattr(Step, "several", lambda self, some: groups.append(len(some)) or several(self, some))
+    for together in (4, 1):
+        monkeypatch.setattr(Step, "together", together)
+        fit(net(), tiny(36), recipe, run_dir=tmp_path / str(together))
+    assert groups[:5] == [4, 1, 1, 4, 2]
+    one, four = outcome(tmp_path / "1")[0], outcome(tmp_path / "4")[0]
+    for name, value in one.items():
+        if name != "losses":  # the same sum in another order
+            assert torch.equal(value, four[name]), name
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("changes", [{}, {"seeds": 3}, {"precision": "bf16-mixed"}, {"compile": True}])
 def test_a_captured_step_is_the_step(tmp_path, changes):
@@ -86,6 +101,20 @@ def test_a_run_cut_on_cuda_ends_with_the_same_bits(tmp_path, monkeypatch, change
                 fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / str(count))
         fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / str(count), resume=True)
         assert_equal_runs(tmp_path / "whole", tmp_path / str(count))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("changes", [{}, {"seeds": 2}])
+def test_steps_captured_together_are_those_captured_one_by_one(tmp_path, monkeypatch, changes):
+    """34 batches an epoch and a save after every 17: four groups of ten, and some that are left over."""
+    recipe = replace(CUDA, cuda_graph=True, batch_size=1, save_every=17, **changes)
+    for together in (10, 1):
+        monkeypatch.setattr(GraphedStep, "together", together)
+        fit(net(), tiny(34), recipe, run_dir=tmp_path / str(together))
+    one, ten = outcome(tmp_path / "1")[0], outcome(tmp_path / "10")[0]
+    for name, value in one.items():
+        if name != "losses":  # the same sum in another order
+            assert torch.equal(value, ten[name]), name
 
 
 @pytest.mark.gpu

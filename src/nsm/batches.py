@@ -4,6 +4,7 @@ Nothing here remembers a position. An epoch is its order and the batch to begin 
 with the very batch that was next, whatever loads it.
 """
 
+import collections.abc
 import hashlib
 import random
 import signal
@@ -19,6 +20,8 @@ from torch.utils import data
 
 from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
 from nsm.recipes import Recipe
+
+Batch = tuple[tuple[Tensor, ...], int]  # what stands for it, and its size in all processes together
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Batches:
         n = len(self.dataset)
         return torch.stack([torch.randperm(n, generator=generator) for _ in range(self.recipe.seeds)])
 
-    def epoch(self, number: int, order: Tensor, first: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    def epoch(self, number: int, order: Tensor, first: int) -> collections.abc.Generator[Batch, None, None]:
         """From batch ``first`` on: what stands for it, to be given to `read`, and the number of inputs in all of it."""
         size = self.recipe.batch_size
         indexed = isinstance(self.dataset, Dataset)

@@ -30,7 +30,7 @@ def progress(shown: bool, total: int, per_epoch: int, batch_size: int) -> Iterat
         task = bars.add_task("epoch 1", total=total, said="")
 
         def update(step: int, losses: Any, rows: Sequence[Row]) -> None:
-            if step % 10 and step % per_epoch:  # reading a loss on a GPU means waiting for it
+            if step - bars.tasks[task].completed < 10 and step % per_epoch:  # to read a loss on a GPU is to wait for it
                 return
             speed = bars.tasks[task].speed
             said = f"step {step}  loss {float(sum(losses)) / len(losses):.3f}"

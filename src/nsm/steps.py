@@ -1,6 +1,6 @@
 """One step of learning: batch, forward, backward, update; as torch runs it, or captured whole in a CUDA graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
+from nsm.batches import Batch
 from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
 from nsm.sharding import whole
@@ -53,6 +54,8 @@ class Step:
         read: From what stands for a batch (`Batches.epoch`) to inputs and labels.
     """
 
+    together = 1  # steps that are best taken at once
+
     def __init__(self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read) -> None:
         self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
         self.samples, self.smoothing = recipe.loss_samples, recipe.label_smoothing
@@ -82,6 +85,10 @@ class Step:
             self.update()
         return losses
 
+    def several(self, some: Sequence[Batch]) -> Tensor:
+        """Learn from batches, one after the other; returns the sum of each seed's mean losses."""
+        return torch.stack([self(*one).clone() for one in some]).sum(0)
+
     def check(self, step: int, losses: Tensor, folder: Path | None) -> None:
         """Raise if any step so far was not finite, in any process; ``losses`` is their sum."""
         finite = self.finite & losses.isfinite().all()
@@ -94,7 +101,7 @@ class Step:
 
 
 class GraphedStep(Step):
-    """The step as one CUDA graph, captured anew when Adam's moments change.
+    """The step as a CUDA graph, and several as another one, captured anew when Adam's moments change.
 
     The first steps run as they are, on a stream of their own, so that every library has set itself up before it is
     captured; so do batches of another shape, like a smaller last one. What is drawn and computed is the same.
@@ -104,32 +111,57 @@ class GraphedStep(Step):
     """
 
     WARM = 3
+    together = 10
 
     def __init__(self, *arguments: Any, generators: tuple[torch.Generator, ...] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.stream = torch.cuda.Stream(self.fabric.device)
         self.generators = generators
-        self.ran, self.captured = 0, ()
+        self.ran, self.shapes = 0, []
+        self.moments, self.graphs = [], {}
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
-        """As `Step`."""
-        moments = [group["betas"] for group in self.optimizer.param_groups]
+        """As `Step`; what it returns lies where the next replay writes."""
         self.ran += 1
         if self.ran == 1:
-            self.what = tuple(torch.empty_like(part) for part in what)
-        if self.ran <= self.WARM or what[0].shape != self.what[0].shape:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                losses = super().__call__(what, size)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return losses
-        for mine, part in zip(self.what, what, strict=True):
-            mine.copy_(part)
-        if self.captured != moments:
-            self.captured, self.graph = moments, torch.cuda.CUDAGraph()
-            for generator in self.generators:
-                self.graph.register_generator_state(generator)
-            with torch.cuda.graph(self.graph):
-                self.seen = super().__call__(self.what, size)
-        self.graph.replay()
-        return self.seen
+            self.shapes = [part.shape for part in what]
+        if self.ran > self.WARM and self._fits(what):
+            return self._replay([what], size)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            losses = super().__call__(what, size)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return losses
+
+    def several(self, some: Sequence[Batch]) -> Tensor:
+        """As `Step`."""
+        if self.ran < self.WARM or len(some) != self.together or not all(self._fits(what) for what, _ in some):
+            return super().several(some)
+        return self._replay([what for what, _ in some], some[0][1])
+
+    def _fits(self, what: tuple[Tensor, ...]) -> bool:
+        return [part.shape for part in what] == self.shapes
+
+    def _replay(self, batches: Sequence[tuple[Tensor, ...]], size: int) -> Tensor:
+        """Steps from as many batches, by a graph of their own."""
+        moments = [group["betas"] for group in self.optimizer.param_groups]
+        if self.moments != moments:
+            self.moments, self.graphs = moments, {}
+        many = len(batches)
+        if many not in self.graphs:
+            self.graphs[many] = self._capture(tuple(part.new_empty(many, *part.shape) for part in batches[0]), size)
+        given, graph, losses = self.graphs[many]
+        for mine, parts in zip(given, zip(*batches, strict=True), strict=True):
+            torch.stack(parts, out=mine)
+        graph.replay()
+        return losses
+
+    def _capture(self, given: tuple[Tensor, ...], size: int) -> tuple[tuple[Tensor, ...], torch.cuda.CUDAGraph, Tensor]:
+        """Where the batches are to be put, a graph that learns from them, and where it leaves the sum of losses."""
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            losses = [Step.__call__(self, batch, size) for batch in zip(*given, strict=True)]
+            total = torch.stack(losses).sum(0)
+        return given, graph, total

@@ -7,6 +7,7 @@ with the same bits as one that was not.
 
 import contextlib
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -122,19 +123,20 @@ def fit(
             began = time.perf_counter()
             lr = set_rates(state.optimizer, recipe, state.epoch)
             order = batches.order(state.order)
-            for what, size in batches.epoch(state.epoch, order, state.batch):
-                losses = step(what, size)
-                state.losses += losses
-                state.batch, state.step = state.batch + 1, state.step + 1
-                show(state.step, losses, state.history)
-                save = recipe.save_every is not None and state.step % recipe.save_every == 0
-                number = agree(fabric, came)
-                if step.synchronous or save or number or state.batch == len(batches):
-                    step.check(state.step, state.losses, folder)
-                if (save or number) and folder:
-                    state.save(folder)
-                if number and folder:
-                    raise Interrupted(number, folder)
+            with contextlib.closing(batches.epoch(state.epoch, order, state.batch)) as ahead:
+                while some := list(itertools.islice(ahead, _until_save(state.step, recipe.save_every, step.together))):
+                    losses = step.several(some)
+                    state.losses += losses
+                    state.batch, state.step = state.batch + len(some), state.step + len(some)
+                    show(state.step, losses / len(some), state.history)
+                    save = recipe.save_every is not None and state.step % recipe.save_every == 0
+                    number = agree(fabric, came)
+                    if step.synchronous or save or number or state.batch == len(batches):
+                        step.check(state.step, state.losses, folder)
+                    if (save or number) and folder:
+                        state.save(folder)
+                    if number and folder:
+                        raise Interrupted(number, folder)
             state.average()
             row = state.measure(held_out)
             row |= {"lr": lr, "seconds": time.perf_counter() - began}
@@ -172,6 +174,15 @@ def train(
     data = load(recipe.data, recipe.train_split, root, progress=progress)
     held_out = recipe.validation_split and load(recipe.data, recipe.validation_split, root, progress=progress)
     return fit(model, data, recipe, validation=held_out or None, run_dir=run_dir, resume=resume)
+
+
+def _until_save(step: int, every: int | None, most: int) -> int:
+    """How many steps to take before the host must look again.
+
+    >>> [_until_save(step, 8, 5) for step in (0, 5, 8)]
+    [5, 3, 5]
+    """
+    return most if every is None else min(most, every - step % every)
 
 
 class _State:
