@@ -112,6 +112,12 @@ def _pick(won, a, b, c, d):
 
 
 @triton.jit
+def _zeros(BM: tl.constexpr, BC: tl.constexpr):
+    zero = tl.zeros((BM, BC), tl.float32)
+    return zero, zero, zero, zero
+
+
+@triton.jit
 def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
                PLACES: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):  # fmt: skip
     """A program takes ``each`` rows of BC channels, and leaves its sums in PARTS.
@@ -129,10 +135,8 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
     c0, c1, c2, c3 = _lines(C, inner, here, W, CH, PLACES)
     first = tl.program_id(0) * each
     end = tl.minimum(first + each, rows)
-    dk0, dc0 = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
-    if PLACES:
-        dk1, dk2, dk3 = dk0, dk0, dk0
-        dc1, dc2, dc3 = dk0, dk0, dk0
+    dk0, dk1, dk2, dk3 = _zeros(BM, BC)
+    dc0, dc1, dc2, dc3 = _zeros(BM, BC)
     for start in range(first, end, BM):
         row = start + tl.arange(0, BM)[:, None]
         both = (row < end) & here
