@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import nsm
 from law import check_rate
 from nsm import functional, philox, stages
 from nsm.estimators import StraightThrough
@@ -250,3 +251,40 @@ def test_wrong_shapes_have_the_layers_message():
         predict(odd(), torch.ones(2, 3, 10, 12), 2)
     with pytest.raises(ValueError, match=r"Expected input `z` to give an output of beta_shape=\(3, 2\)"):
         predict(odd(), torch.ones(2, 1, 20, 12), 2)
+
+
+# ------------------------------------------------------------------------- noise at neurons
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("noise", [nsm.Bernoulli(0.5), nsm.Bernoulli(0.3), nsm.Gaussian(0.5)], ids=str)
+@pytest.mark.parametrize(
+    ("layer", "pool", "shape"),
+    [
+        (partial(nsm.NSMConv2d, 2, 5, 3, padding=1), (2, 2), (2, 8, 6)),
+        (partial(nsm.NSMConv2d, 1, 4, 5, bias=False), (2, 2), (1, 9, 9)),
+        (partial(nsm.NSMConv2d, 2, 3, 3, beta_shape=(6, 4)), (3, 2), (2, 8, 6)),
+        (partial(nsm.NSMConv2d, 2, 3, 3), (1, 1), (2, 8, 6)),
+        (partial(nsm.NSMLinear, 7, 5), (1, 1), (7,)),
+    ],
+    ids=["pool", "left over", "places", "none", "dense"],
+)
+def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
+    """State for state, with the noise of the same inputs and samples."""
+    torch.manual_seed(0)
+    unit = layer(noise=noise, dtype=dtype)
+    nn.init.normal_(unit.beta)
+    if unit.bias is not None:
+        nn.init.normal_(unit.bias)
+    z = torch.randn(4, *shape, dtype=dtype).sign()
+    modules = nn.Sequential(unit, nn.MaxPool2d(pool)) if pool != (1, 1) else unit
+    (stage,) = stages.fuse(modules if isinstance(modules, nn.Sequential) else [modules])
+    assert type(stage) is stages.Crossed
+    rows = torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3)
+    with torch.no_grad():
+        with philox.keyed(philox.Keyed(5, *rows)):
+            found = stage.draw(stage.share(z), 3)
+        with philox.keyed(philox.Keyed(5, *rows)):
+            expected = modules(z.repeat(3, *[1] * len(shape)))
+    assert found.dtype == dtype
+    assert torch.equal(found, expected)

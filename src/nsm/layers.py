@@ -141,7 +141,7 @@ class NSMLayer(Stochastic):
         """Whether the kernels are this layer's law: t a line in the product, the noise not keyed by who draws it."""
         draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(self.weight.shape[1:]))
         return (
-            _kernels_take(z)
+            kernels_take(z)
             and self.inputs == "binary"
             and estimator == Probability()
             and (self.site == "neuron" or draw == "moments" or (self._blanks_out() and _triton_takes(z)))
@@ -175,7 +175,7 @@ class NSMLayer(Stochastic):
                 states = operations.threshold_pictures(z, noisy, weight, *mean, k, c)[0]
             height, width = wiring.output_size(z.shape[2:], weight.shape[2:])
             return wiring.units_back(states.view(len(z), height // 2, width // 2, len(weight)))
-        x = wiring.units_last(self._product(z, weight)).contiguous()  # (..., units)
+        x = wiring.units_last(self.product(z, weight)).contiguous()  # (..., units)
         rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
         if draw == "moments":
             states = (
@@ -200,7 +200,7 @@ class NSMLayer(Stochastic):
 
             kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
             return kept.view(x.shape) - noise.p * x
-        return self.wiring.units_last(self._product(self._noisy(z, generator, key), weight))
+        return self.wiring.units_last(self.product(self._noisy(z, generator, key), weight))
 
     def _noisy(self, z: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
         """(ξ − m) z with a ξ for every input."""
@@ -210,7 +210,7 @@ class NSMLayer(Stochastic):
         xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
         return ((xi - noise.mean) * z).to(z.dtype)
 
-    def _product(self, z: Tensor, weight: Tensor) -> Tensor:
+    def product(self, z: Tensor, weight: Tensor) -> Tensor:
         """`Wiring.product` with the units last in memory; on CUDA that of small patches is a matrix product."""
         if not isinstance(self.wiring, Convolution):
             return self.wiring.product(z, weight)
@@ -559,7 +559,7 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
             module.deterministic = value
 
 
-def _kernels_take(z: Tensor) -> bool:
+def kernels_take(z: Tensor) -> bool:
     """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
     exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
     if exporting or transformed():

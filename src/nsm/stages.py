@@ -7,13 +7,14 @@ noise is another draw of it. Inside a stage the units are the last axis, (rows, 
 of channels-last convolutions come and as their noise is numbered.
 
 `Stage` is the definition. `Chain` is the same for stages that follow each other on the CPU, with states as bits
-(`nsm.kernels.bits`).
+(`nsm.kernels.bits`). Noise at neurons is shared by the units of a layer: a `Crossed` stage draws it, takes a product of
+it and one of the states, and pools the states that come out.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 from nsm import functional, philox
 from nsm.estimators import Probability, StraightThrough, sgn
 from nsm.functional import Convolution, Dense
-from nsm.kernels import bits
-from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
+from nsm.kernels import bits, operations
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear, kernels_take
+from nsm.noise import Bernoulli
 
 _ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _DIGITS = {torch.bfloat16: 1, torch.float32: 2}
@@ -154,7 +156,7 @@ class Stage:
             return t if dense else t.movedim(1, -1)
         self._make(z)
         if not dense:
-            return layer.wiring.product(z, self.weight).movedim(1, -1)
+            return layer.product(z, self.weight).movedim(1, -1)
         if self.flatten:
             z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
         return F.linear(z, self.weight)
@@ -203,6 +205,62 @@ class Stage:
         return states.movedim(-1, -3)
 
 
+class Crossed(Stage):
+    """One layer with noise at neurons, u = √2 s β (w·z) + b + w·((ξ − m) z), and its pool."""
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """States −1 or +1, in the shape of the last module of the stage."""
+        return self.draw(self.share(z), 1)
+
+    def share(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """What all samples have in common: z and w·z."""
+        return z, self.product(z).contiguous()
+
+    def take(self, shared: tuple[Tensor, Tensor], some: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of it that belongs to some inputs."""
+        z, x = shared
+        return z[some], x[some]
+
+    def draw(self, shared: tuple[Tensor, Tensor], samples: int) -> Tensor:
+        """States in ``samples`` samples, (samples · inputs, ...)."""
+        (z, x), noise, dtype = shared, self.layer.noise, functional.product_dtype(shared[0])
+        several = z.expand(samples, *z.shape).flatten(0, 1)
+        exact = dtype if isinstance(noise, Bernoulli) else torch.promote_types(dtype, torch.float32)
+        xi = noise.sample(several.shape, device=z.device, dtype=exact)
+        y = self.product(((xi - noise.mean) * several).to(dtype)).unflatten(0, (samples, len(z)))
+        return self._shaped(torch.cat([self._states(x, each.contiguous()) for each in y]))
+
+    def _states(self, x: Tensor, y: Tensor) -> Tensor:
+        """sgn(α x + b + y) behind the pool, from x and y (rows, height, width, units) or (rows, ..., units)."""
+        if not (kernels_take(x) and self._whole(x)):
+            alpha, b = self.mean
+            u = alpha * x.to(alpha.dtype) + b + y
+            return sgn(u if self.pool == (1, 1) else self._pooled(u)).to(x.dtype)
+        alpha, b = (v.float().flatten() for v in self.mean)
+        if self.pool == (1, 1):
+            flat = x.reshape(-1, len(alpha)), y.reshape(-1, len(alpha))
+            return operations.threshold(*flat, alpha, b, alpha, b).view(x.shape)
+        rows, height, width, units = x.shape
+        states, _ = operations.threshold_pool(x.flatten(0, 2), y.flatten(0, 2), alpha, b, alpha, b, height, width)
+        return states.view(rows, height // 2, width // 2, units)
+
+    def _whole(self, x: Tensor) -> bool:
+        """Whether a kernel knows the pool: none, or windows of 2×2 that leave nothing over."""
+        return self.pool == (1, 1) or (self.pool == (2, 2) and x.shape[1] % 2 == x.shape[2] % 2 == 0)
+
+    def _pooled(self, u: Tensor) -> Tensor:
+        return F.max_pool2d(u.movedim(-1, 1), self.pool).movedim(1, -1).contiguous()
+
+    @cached_property
+    def mean(self) -> tuple[Tensor, Tensor]:
+        """Slope and offset of E[u] in w·z, with the units last, in at least 32 bits."""
+        layer, wide = self.layer, torch.promote_types(self.layer.weight.dtype, torch.float32)
+        bias = layer.beta.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+        of = (math.sqrt(2 * layer.noise.variance) * layer.beta, bias)
+        alpha, b = (layer.wiring.units_last(layer.wiring.per_unit(v.detach().to(wide))) for v in of)
+        return alpha.contiguous(), b.expand_as(alpha).contiguous()
+
+
 @cache
 def _toss_kernels() -> Any:
     """The Triton kernels, if there is a Triton."""
@@ -232,7 +290,8 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
         step = waiting.pop(0)
         flatten = type(step) is nn.Flatten and (step.start_dim, step.end_dim) == (1, -1) and not _hooked(step)
         layer = waiting[0] if flatten and waiting else step
-        if not isinstance(layer, NSMLinear if flatten else NSMLayer) or not _independent(layer):
+        kind = _kind(layer) if isinstance(layer, NSMLinear if flatten else NSMLayer) else None
+        if kind is None:
             yield step
             continue
         if flatten:
@@ -240,14 +299,18 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
         pool = _window(waiting[0]) if waiting and isinstance(layer, NSMConv2d) else None
         if pool:
             waiting.pop(0)
-        yield Stage(layer, pool or (1, 1), flatten=flatten)
+        yield kind(layer, pool or (1, 1), flatten=flatten)
 
 
-def _independent(layer: NSMLayer) -> bool:
-    """Whether the layer draws hard states, each by itself, and nothing watches it."""
-    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+def _kind(layer: NSMLayer) -> type[Stage] | None:
+    """The stage of a layer that draws hard states and that nothing watches; None for another."""
     hard = isinstance(layer.estimator, Probability | StraightThrough) and not layer.deterministic
-    return type(layer) in (NSMLinear, NSMConv2d) and draw == "moments" and hard and not _hooked(layer)
+    if type(layer) not in (NSMLinear, NSMConv2d) or not hard or _hooked(layer):
+        return None
+    if layer.site == "neuron":
+        return Crossed if layer.inputs == "binary" else None
+    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+    return Stage if draw == "moments" else None
 
 
 def _window(step: nn.Module) -> tuple[int, int] | None:
@@ -350,7 +413,7 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
 
 def _leading_stages(steps: Iterable[Any]) -> Iterator[Stage]:
     for step in steps:
-        if not isinstance(step, Stage):
+        if type(step) is not Stage:
             return
         yield step
 
