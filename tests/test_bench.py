@@ -246,7 +246,7 @@ def test_a_step_race_on_this_machine():
 
 
 def test_a_network_that_does_not_learn_is_found_out():
-    recipe = replace(learning.recipe_for("mnist", "cpu", "synapse", False), batch_size=10, lr=1e-12)
+    recipe = replace(learning.recipe_for("mnist", "cpu", "dCNN", False), batch_size=10, lr=1e-12)
     with learning.learner(recipe, learning.images("mnist", 100)) as one, pytest.raises(Wrong, match="loss to fall"):
         one.check()
 

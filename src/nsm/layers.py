@@ -445,7 +445,7 @@ class Sequential(nn.Sequential):
                 many = sum(isinstance(one, NSMLayer) for one in layers[at:])
                 keys = keys or list(operations.new_keys(many, input.device).unbind())
                 pooled = isinstance(layer, NSMConv2d) and _halves(layers[at + 1]) and layer.can_pool(input)
-                input = layer.fire(input, keys.pop(), pooled)
+                input = layer.fire(input, keys.pop(0), pooled)  # in order, so that what comes after changes nothing
             else:
                 input = layer(input)
             at += 1 + pooled
@@ -562,7 +562,7 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
 def kernels_take(z: Tensor) -> bool:
     """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
     exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
-    if exporting or transformed():
+    if exporting or transformed() or not isinstance(z, Tensor):  # but what torch.fx traces with
         return False
     return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
 

@@ -7,6 +7,7 @@ In C on the CPU, in Triton on CUDA and, without a GPU, in Triton's interpreter.
 
 import itertools
 import math
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -450,6 +451,23 @@ def test_a_pooled_state_is_on_as_often_as_any_of_its_four_units(units, depth, fa
     assert pictures.called == (fast == "cpu" and 16 in (units, depth))
     for unit in range(2):
         check_rate(int((states[:, unit] == 1).sum()), n, chance[unit].item())
+
+
+@pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}])
+def test_traced_layers_have_the_same_states_and_gradients(law, monkeypatch):
+    """What compiled code is told of the operations, their shapes and their gradients, is what they do."""
+    use("C", monkeypatch)
+    torch.manual_seed(0)
+    network = mnist_cnn(partial(UNITS["bNSM"], **law), classes=3)
+    x, y = torch.randn(4, 1, 28, 28).sign(), torch.tensor([0, 1, 2, 0])
+    found = []
+    for run in (network, torch.compile(network, backend="aot_eager")):
+        network.zero_grad()
+        torch.manual_seed(1)
+        F.cross_entropy(run(x), y).backward()
+        found.append([value.grad for value in network.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
 @pytest.fixture
