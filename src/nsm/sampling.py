@@ -20,9 +20,9 @@ from nsm import stages
 from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Sequential, Stochastic
 from nsm.philox import Keyed, keyed
-from nsm.stages import Opening, Plain, Stage
+from nsm.stages import Crossed, Opening, Plain, Stage
 
-Step = nn.Module | Stage
+Step = nn.Module | Stage | Crossed
 
 _BLOCK = {"cpu": 512, "cuda": 10_000}  # inputs whose moments are kept
 _CHUNK = 10
@@ -300,7 +300,7 @@ class _Tally:
 def _split(model: nn.Module) -> tuple[list[Step], list[Step]]:
     """What runs before the first draw, and the rest."""
     steps = list(stages.fuse(_steps(model)))
-    drawing = (isinstance(step, Stage) or any(_draws(module) for module in step.modules()) for step in steps)
+    drawing = (isinstance(step, Stage | Crossed) or any(_draws(module) for module in step.modules()) for step in steps)
     k = next((k for k, draws in enumerate(drawing) if draws), len(steps))
     return steps[:k], steps[k:]
 
@@ -310,7 +310,7 @@ def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
     if (found := stages.chain(steps, z)) is not None:
         return found[0], steps[found[1] :]
     first, *after = steps
-    return first if isinstance(first, Stage) else Plain(first), after
+    return first if isinstance(first, Stage | Crossed) else Plain(first), after
 
 
 def _steps(model: nn.Module) -> Iterator[nn.Module]:

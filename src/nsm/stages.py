@@ -100,7 +100,7 @@ class Plain:
         return states.flatten(0, 1).to(functional.product_dtype(z))
 
 
-class Stage:
+class Layered:
     """One layer of units with its pool, ready to draw; ``flatten`` says that pictures come in."""
 
     def __init__(self, layer: NSMLayer, pool: tuple[int, int] = (1, 1), *, flatten: bool = False) -> None:
@@ -110,6 +110,52 @@ class Stage:
     def rows(self, device: torch.device) -> int:
         """How many rows are best drawn in one pass."""
         return _ROWS.get(device.type, _ROWS["cuda"])
+
+    def product(self, z: Tensor) -> Tensor:
+        """w·z with the units last; t itself for a layer of real inputs."""
+        layer, dense = self.layer, isinstance(self.layer.wiring, Dense)
+        if layer.inputs == "real":
+            t = layer.erf_argument(z.flatten(1) if self.flatten else z)
+            return t if dense else t.movedim(1, -1)
+        self._make(z)
+        if not dense:
+            return layer.product(z, self.weight).movedim(1, -1)
+        if self.flatten:
+            z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
+        return F.linear(z, self.weight)
+
+    def line(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Slope and offset of t in the product, with the units last."""
+        if self.layer.inputs == "real":
+            return torch.ones((), device=z.device), torch.zeros((), device=z.device)
+        self._make(z)
+        return self.slope, self.offset
+
+    def _make(self, z: Tensor) -> None:
+        """Find what depends on the parameters and on the shape and type of z alone, once."""
+        key = z.shape[1:], functional.product_dtype(z)
+        if self._made_for == key:
+            return
+        layer = self.layer
+        layer._check_input(z.flatten(1) if self.flatten else z)
+        k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
+        weight = layer.weight.detach().to(key[1])
+        if isinstance(layer.wiring, Convolution):
+            weight = weight.contiguous(memory_format=torch.channels_last)
+        elif self.flatten and z.dim() == 4:  # the states come with the channels last
+            weight = weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1)
+        self.slope, self.offset, self.weight = k.contiguous(), c.contiguous(), weight
+        self._made_for = key
+
+    def _shaped(self, states: Tensor) -> Tensor:
+        """The axes as modules have them."""
+        if isinstance(self.layer.wiring, Dense):
+            return states.flatten(1) if states.dim() == 4 and states.shape[1:3] == (1, 1) else states
+        return states.movedim(-1, -3)
+
+
+class Stage(Layered):
+    """A layer whose units draw by themselves."""
 
     def __call__(self, z: Tensor) -> Tensor:
         """States −1 or +1, in the shape of the last module of the stage."""
@@ -148,42 +194,6 @@ class Stage:
         e = functional.erf(self.product(z).to(k.dtype) * k + c)
         return e if self.pool == (1, 1) else functional.pooled(e.movedim(-1, 1), self.pool).movedim(1, -1).contiguous()
 
-    def product(self, z: Tensor) -> Tensor:
-        """w·z with the units last; t itself for a layer of real inputs."""
-        layer, dense = self.layer, isinstance(self.layer.wiring, Dense)
-        if layer.inputs == "real":
-            t = layer.erf_argument(z.flatten(1) if self.flatten else z)
-            return t if dense else t.movedim(1, -1)
-        self._make(z)
-        if not dense:
-            return layer.product(z, self.weight).movedim(1, -1)
-        if self.flatten:
-            z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
-        return F.linear(z, self.weight)
-
-    def line(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Slope and offset of t in the product, with the units last."""
-        if self.layer.inputs == "real":
-            return torch.ones((), device=z.device), torch.zeros((), device=z.device)
-        self._make(z)
-        return self.slope, self.offset
-
-    def _make(self, z: Tensor) -> None:
-        """Find what depends on the parameters and on the shape and type of z alone, once."""
-        key = z.shape[1:], functional.product_dtype(z)
-        if self._made_for == key:
-            return
-        layer = self.layer
-        layer._check_input(z.flatten(1) if self.flatten else z)
-        k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
-        weight = layer.weight.detach().to(key[1])
-        if isinstance(layer.wiring, Convolution):
-            weight = weight.contiguous(memory_format=torch.channels_last)
-        elif self.flatten and z.dim() == 4:  # the states come with the channels last
-            weight = weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1)
-        self.slope, self.offset, self.weight = k.contiguous(), c.contiguous(), weight
-        self._made_for = key
-
     def _kernel(self, z: Tensor) -> Any:
         """`nsm.kernels.toss` where it can do this stage, else None."""
         dense = isinstance(self.layer.wiring, Dense)
@@ -198,15 +208,9 @@ class Stage:
         x = x[:, None, None] if isinstance(self.layer.wiring, Dense) else x
         return x.contiguous(), self.slope, self.offset
 
-    def _shaped(self, states: Tensor) -> Tensor:
-        """The axes as modules have them."""
-        if isinstance(self.layer.wiring, Dense):
-            return states.flatten(1) if states.dim() == 4 and states.shape[1:3] == (1, 1) else states
-        return states.movedim(-1, -3)
 
-
-class Crossed(Stage):
-    """One layer with noise at neurons, u = √2 s β (w·z) + b + w·((ξ − m) z), and its pool."""
+class Crossed(Layered):
+    """A layer with noise at neurons, u = √2 s β (w·z) + b + w·((ξ − m) z), and its pool."""
 
     def __call__(self, z: Tensor) -> Tensor:
         """States −1 or +1, in the shape of the last module of the stage."""
@@ -283,15 +287,14 @@ def _counters(kernel: Any, source: philox.Keyed) -> Any:
     return kernel.Rows(inputs, samples, _key(source.key, inputs.device), source.next())
 
 
-def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
+def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:
     """The same steps with a stage in place of every layer that can be one, and of its neighbors."""
     waiting = list(steps)
     while waiting:
         step = waiting.pop(0)
         flatten = type(step) is nn.Flatten and (step.start_dim, step.end_dim) == (1, -1) and not _hooked(step)
         layer = waiting[0] if flatten and waiting else step
-        kind = _kind(layer) if isinstance(layer, NSMLinear if flatten else NSMLayer) else None
-        if kind is None:
+        if not isinstance(layer, NSMLinear if flatten else NSMLayer) or (kind := _kind(layer)) is None:
             yield step
             continue
         if flatten:
@@ -302,7 +305,7 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage]:
         yield kind(layer, pool or (1, 1), flatten=flatten)
 
 
-def _kind(layer: NSMLayer) -> type[Stage] | None:
+def _kind(layer: NSMLayer) -> type[Stage | Crossed] | None:
     """The stage of a layer that draws hard states and that nothing watches; None for another."""
     hard = isinstance(layer.estimator, Probability | StraightThrough) and not layer.deterministic
     if type(layer) not in (NSMLinear, NSMConv2d) or not hard or _hooked(layer):
@@ -413,7 +416,7 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
 
 def _leading_stages(steps: Iterable[Any]) -> Iterator[Stage]:
     for step in steps:
-        if type(step) is not Stage:
+        if not isinstance(step, Stage):
             return
         yield step
 
