@@ -12,10 +12,10 @@ from torch.func import functional_call, stack_module_state, vmap
 class Ensemble(nn.Module):
     """Networks side by side: inputs (members, batch, …) to outputs (members, batch, classes).
 
-    Parameters and buffers are stacked along axis 0 under the members' names with / for a dot. Each layer of all members
-    is one set of kernels (``vmap``); but since CUDA has no fast convolution of many images with many kernels, there
-    networks that convolve have a stream each. Each draws its own noise, and since Adam works element by element, each
-    learns as it would alone.
+    Parameters and buffers are stacked along axis 0 under the members' names with / for a dot. On CUDA each layer of all
+    members is one set of kernels (``vmap``); but since it has no fast convolution of many images with many kernels,
+    networks that convolve have a stream each there, and on the CPU all take their turn. Each draws its own noise, and
+    since Adam works element by element, each learns as it would alone.
 
     Example:
         >>> import torch
@@ -41,34 +41,34 @@ class Ensemble(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Every member's output for its own inputs."""
         self._template[0].train(self.training)
-        if self.streamed:
-            return self._on_streams(inputs)
+        if self.apart:
+            return torch.stack(self._on_streams(inputs) if inputs.is_cuda else self._in_turn(inputs))
         return vmap(self._one, randomness="different")(self._state(), inputs)
 
     def _one(self, state: dict[str, Tensor], x: Tensor) -> Any:
         return functional_call(self._template[0], state, (x,))
 
-    def _on_streams(self, inputs: Tensor) -> Tensor:
+    def _on_streams(self, inputs: Tensor) -> list[Tensor]:
         self._streams = self._streams or [torch.cuda.Stream(inputs.device) for _ in range(self.size)]
-        slices = {name: value.unbind() for name, value in self._state().items()}
         main, outputs = torch.cuda.current_stream(inputs.device), []
-        for k, stream in enumerate(self._streams):
+        for state, x, stream in zip(self._slices(), inputs, self._streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                outputs.append(self._run({name: values[k] for name, values in slices.items()}, inputs[k]))
+                outputs.append(self._run(state, x))
         for stream in self._streams:
             main.wait_stream(stream)
-        return torch.stack(outputs)
+        return outputs
+
+    def _in_turn(self, inputs: Tensor) -> list[Tensor]:
+        return [self._run(state, x) for state, x in zip(self._slices(), inputs, strict=True)]
 
     @property
-    def streamed(self) -> bool:
-        """Whether every member has a stream of its own."""
-        return any(
-            value.is_cuda and value.dim() == 5 for value in self.parameters()
-        )  # weights of convolutions, stacked
+    def apart(self) -> bool:
+        """Whether members run one by one: on the CPU, and with the weights of convolutions, stacked, on CUDA."""
+        return any(not value.is_cuda or value.dim() == 5 for value in self.parameters())
 
     def compile_members(self, **options: Any) -> None:
-        """Compile what the streams run, once for all."""
+        """Compile what runs one by one, once for all."""
         self._run = torch.compile(self._one, **options)
 
     def member(self, k: int) -> nn.Module:
@@ -77,6 +77,10 @@ class Ensemble(nn.Module):
         network = copy.deepcopy(self._template[0]).to(next(iter(state.values())).device)
         network.load_state_dict({name: value[k].detach() for name, value in state.items()})
         return network.train(self.training)
+
+    def _slices(self) -> list[dict[str, Tensor]]:
+        slices = {name: value.unbind() for name, value in self._state().items()}
+        return [{name: values[k] for name, values in slices.items()} for k in range(self.size)]
 
     def _state(self) -> dict[str, Tensor]:
         both = {**dict(self.named_parameters()), **dict(self.named_buffers())}

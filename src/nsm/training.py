@@ -311,7 +311,7 @@ class _State:
         if recipe.strategy == "fsdp":
             network = self.shares = copy.deepcopy(network)
             self._make_room()
-        if recipe.compile and isinstance(network, Ensemble) and network.streamed:
+        if recipe.compile and isinstance(network, Ensemble) and network.apart:
             network.compile_members(**COMPILE)
         elif recipe.compile:
             network = torch.compile(network, **COMPILE)
