@@ -81,6 +81,18 @@ def test_figures_of_the_readme_are_the_records():
     assert f"{next(row['ratio'] for row in framing if 'ratio' in row):.1f} times faster" in readme
 
 
+def test_speeds_of_the_readme_are_the_records():
+    readme = (ROOT / "README.md").read_text()
+    for name, step, sampled in (
+        ("nvidia-h200", "{:.2f} with noise at synapses (moments), {:.2f} at neurons", "{:.2f} ({:.0f} ms)"),
+        ("amd-epyc-2-cores", "{:.2f} and {:.2f}", "| {:.2f} |"),
+    ):
+        rows = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())["rows"]
+        assert step.format(*(row["ratio"] for row in rows if row["name"] == "mnist-step")) in readme
+        (mc,) = (row for row in rows if row["name"] == "mc")
+        assert sampled.format(mc["ratio"], 1000 * mc["seconds"]) in readme
+
+
 def test_online_recipes_have_the_best_rate_of_the_record():
     rows = json.loads((ROOT / "results" / "online.json").read_text())["rows"]
     for row, recipe in zip(rows, (MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM), strict=True):
