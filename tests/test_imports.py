@@ -14,8 +14,8 @@ SOURCE = Path(nsm.__file__).parent
 ORDER = [  # a module may import those of earlier rows, and of its own row to the left
     ["record", "kernels", "philox"],
     ["noise", "estimators", "recipes", "data"],
-    ["functional"],
-    ["layers"],
+    ["functional", "firing"],
+    ["layers", "sequential"],
     ["initialization", "networks"],
     ["stages", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],

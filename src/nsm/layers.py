@@ -8,19 +8,15 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
-from nsm import functional, philox
-from nsm.estimators import Deterministic, Estimator, Probability, get_estimator, sgn
+from nsm import firing, functional
+from nsm.estimators import Deterministic, Estimator, get_estimator, sgn
 from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
-from nsm.kernels import fire_cpu, operations
-from nsm.noise import Bernoulli, Noise, check_noise, transformed
-
-TRITON = find_spec("triton") is not None
+from nsm.noise import Bernoulli, Noise, check_noise
 
 
 class Stochastic(nn.Module):
@@ -110,7 +106,7 @@ class NSMLayer(Stochastic):
         self._check_input(z)
         estimator = Deterministic() if self.deterministic else self.estimator
         if xi is None and self._can_fire(z, estimator):
-            return self._fire(z, generator)
+            return self._fire(z, generator=generator)
         return functional.sample(
             z,
             self.weight,
@@ -128,95 +124,21 @@ class NSMLayer(Stochastic):
 
     def fires(self, z: Tensor) -> bool:
         """Whether `fire` is what a call of this module would do."""
-        return not (self.deterministic or self._forward_hooks or self._forward_pre_hooks) and self._can_fire(
-            z, self.estimator
-        )
+        watched = self._forward_hooks or self._forward_pre_hooks
+        return not (self.deterministic or watched) and self._can_fire(z, self.estimator)
 
     def fire(self, z: Tensor, key: Tensor, pooled: bool = False) -> Tensor:
         """`forward`, or its largest states in windows of 2×2, with the noise of ``key``: 64 random bits."""
         self._check_input(z)
-        return self._fire(z, None, key, pooled)
+        return self._fire(z, key=key, pooled=pooled)
 
     def _can_fire(self, z: Tensor, estimator: Estimator) -> bool:
-        """Whether the kernels are this layer's law: t a line in the product, the noise not keyed by who draws it."""
-        draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(self.weight.shape[1:]))
-        return (
-            kernels_take(z)
-            and self.inputs == "binary"
-            and estimator == Probability()
-            and (self.site == "neuron" or draw == "moments" or (self._blanks_out() and _triton_takes(z)))
-            and philox.source is None
-        )
+        law = {"noise": self.noise, "site": self.site, "draw": self.draw, "inputs": self.inputs}
+        return firing.can(z, self.weight, wiring=self.wiring, estimator=estimator, **law)
 
-    def _fire(
-        self, z: Tensor, generator: torch.Generator | None = None, key: Tensor | None = None, pooled: bool = False
-    ) -> Tensor:
-        """`functional.sample`, or its largest states in windows of 2×2, by the kernels of `nsm.kernels`.
-
-        Their noise is that of ``key``, drawn if None.
-        """
-        wiring, weight, noise = self.wiring, self.weight, self.noise
-        key = operations.new_key(z.device, generator) if key is None else key
-        k, c = functional.line(z, weight, self.bias, self.beta, noise=noise, wiring=wiring)
-        units = k.shape
-        k, c = k.flatten(), c.flatten()
-        draw = functional.resolve_draw(self.site, self.draw, fan_in=math.prod(weight.shape[1:]))
-        mean: tuple[Tensor, ...] = ()
-        if draw != "moments":
-            slope = math.sqrt(2 * noise.variance) * self.beta.detach()
-            b = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
-            mean = tuple(wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
-        if pooled and isinstance(wiring, Convolution) and len(k) == len(weight) and _c_sees(wiring, z, weight):
-            z, weight = (v.contiguous(memory_format=torch.channels_last) for v in (z, weight))
-            if draw == "moments":
-                states = operations.fire_pictures(z, weight, k, c, key)[0]
-            else:
-                noisy = self._noisy(z.detach(), generator, key)
-                states = operations.threshold_pictures(z, noisy, weight, *mean, k, c)[0]
-            height, width = wiring.output_size(z.shape[2:], weight.shape[2:])
-            return wiring.units_back(states.view(len(z), height // 2, width // 2, len(weight)))
-        x = wiring.units_last(self.product(z, weight)).contiguous()  # (..., units)
-        rows = x.flatten(0, -2) if pooled else x.reshape(-1, len(k))
-        if draw == "moments":
-            states = (
-                operations.fire_pool(rows, k, c, key, *x.shape[1:3])[0] if pooled else operations.fire(rows, k, c, key)
-            )
-        else:
-            y = self._fluctuation(z.detach(), x.detach(), generator, key).contiguous().view(rows.shape)
-            parts = (rows, y, *mean, k, c)
-            states = operations.threshold_pool(*parts, *x.shape[1:3])[0] if pooled else operations.threshold(*parts)
-        shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
-        return wiring.units_back(states.view(shape))
-
-    def _blanks_out(self) -> bool:
-        """Whether this is exact blank-out noise on every synapse of a dense layer."""
-        return self.site == "synapse" and isinstance(self.wiring, Dense) and isinstance(self.noise, Bernoulli)
-
-    def _fluctuation(self, z: Tensor, x: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
-        """`functional.fluctuation` of exact draws, (..., units); ``x`` is w·z."""
-        noise, weight = self.noise, self.weight.detach()
-        if self.site == "synapse" and isinstance(noise, Bernoulli):
-            from nsm.kernels import blankout  # here, since importing Triton takes a while
-
-            kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
-            return kept.view(x.shape) - noise.p * x
-        return self.wiring.units_last(self.product(self._noisy(z, generator, key), weight))
-
-    def _noisy(self, z: Tensor, generator: torch.Generator | None, key: Tensor) -> Tensor:
-        """(ξ − m) z with a ξ for every input."""
-        noise = self.noise
-        if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
-            return operations.blank(z, noise.p, key)
-        xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
-        return ((xi - noise.mean) * z).to(z.dtype)
-
-    def product(self, z: Tensor, weight: Tensor) -> Tensor:
-        """`Wiring.product` with the units last in memory; on CUDA that of small patches is a matrix product."""
-        if not isinstance(self.wiring, Convolution):
-            return self.wiring.product(z, weight)
-        if z.is_cuda and not z.requires_grad and self.wiring.is_plain(z) and math.prod(weight.shape[1:]) <= 32:
-            return self.wiring.product_of_patches(z, weight)
-        return self.wiring.product(z, weight if z.is_cuda else weight.contiguous(memory_format=torch.channels_last))
+    def _fire(self, z: Tensor, **how: Any) -> Tensor:
+        law = {"noise": self.noise, "site": self.site, "draw": self.draw, "wiring": self.wiring}
+        return firing.sample(z, self.weight, self.bias, self.beta, **law, **how)
 
     def extra_repr(self) -> str:
         """The arguments that made this layer."""
@@ -427,44 +349,6 @@ class NSMConv2d(NSMLayer):
             )
 
 
-class Sequential(nn.Sequential):
-    """``nn.Sequential`` of which kernels do more at once, where they apply.
-
-    The keys of all layers' noise are one draw, and a convolution of units and the 2×2 max-pool after it one step, in
-    law and gradient what ``max_pool2d`` makes of the states.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The layers, one after the other."""
-        layers: list[nn.Module | None] = [*self, None]
-        keys: list[Tensor] = []
-        at = 0
-        while (layer := layers[at]) is not None:
-            pooled = False
-            if isinstance(layer, NSMLayer) and layer.fires(input):
-                many = sum(isinstance(one, NSMLayer) for one in layers[at:])
-                keys = keys or list(operations.new_keys(many, input.device).unbind())
-                pooled = isinstance(layer, NSMConv2d) and _halves(layers[at + 1]) and layer.can_pool(input)
-                input = layer.fire(input, keys.pop(0), pooled)  # in order, so that what comes after changes nothing
-            else:
-                input = layer(input)
-            at += 1 + pooled
-        return input
-
-
-def _halves(layer: nn.Module | None) -> bool:
-    """Whether this is the max-pool over windows of 2×2 that touch."""
-    if not isinstance(layer, nn.MaxPool2d) or layer.ceil_mode or layer.return_indices:
-        return False
-    sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-    return [(size, size) if isinstance(size, int) else tuple(size) for size in sizes] == [
-        (2, 2),
-        (2, 2),
-        (0, 0),
-        (1, 1),
-    ]
-
-
 class Law(TypedDict, total=False):
     """The arguments that the two layers share, as keywords; what is left out has the layers' default."""
 
@@ -557,29 +441,6 @@ def deterministic(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.deterministic = value
-
-
-def kernels_take(z: Tensor) -> bool:
-    """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
-    exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
-    if exporting or transformed() or not isinstance(z, Tensor):  # but what torch.fx traces with
-        return False
-    return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
-
-
-def _triton_takes(z: Tensor) -> bool:
-    """On CUDA, in at most 32 bits."""
-    return TRITON and z.is_cuda and z.dtype != torch.float64
-
-
-def _c_takes(z: Tensor) -> bool:
-    """On the CPU, in 32 bits, where C can be compiled."""
-    return z.device.type == "cpu" and functional.product_dtype(z) == torch.float32 and fire_cpu.ready()
-
-
-def _c_sees(wiring: Convolution, z: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels in C know how units see pictures, for a pooled layer's way back."""
-    return _c_takes(z) and wiring.is_plain(z) and operations.fill_vectors(weight, z.requires_grad)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

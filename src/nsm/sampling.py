@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from nsm import stages
 from nsm.estimators import Concrete, Deterministic, Probability
-from nsm.layers import NSMLayer, Sequential, Stochastic
+from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
+from nsm.sequential import Sequential
 from nsm.stages import Crossed, Opening, Plain, Stage
 
 Step = nn.Module | Stage | Crossed

@@ -21,12 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nsm import functional, philox
+from nsm import firing, functional, philox
 from nsm.estimators import Probability, StraightThrough, sgn
 from nsm.functional import Convolution, Dense
 from nsm.kernels import bits, operations
-from nsm.layers import NSMConv2d, NSMLayer, NSMLinear, kernels_take
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
 from nsm.noise import Bernoulli
+from nsm.sequential import window
 
 _ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _DIGITS = {torch.bfloat16: 1, torch.float32: 2}
@@ -119,7 +120,7 @@ class Layered:
             return t if dense else t.movedim(1, -1)
         self._make(z)
         if not dense:
-            return layer.product(z, self.weight).movedim(1, -1)
+            return firing.product(z, self.weight, layer.wiring).movedim(1, -1)
         if self.flatten:
             z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
         return F.linear(z, self.weight)
@@ -236,7 +237,7 @@ class Crossed(Layered):
 
     def _states(self, x: Tensor, y: Tensor) -> Tensor:
         """sgn(α x + b + y) behind the pool, from x and y (rows, height, width, units) or (rows, ..., units)."""
-        if not (kernels_take(x) and self._whole(x)):
+        if not (firing.kernels_take(x) and self._whole(x)):
             alpha, b = self.mean
             u = alpha * x.to(alpha.dtype) + b + y
             return sgn(u if self.pool == (1, 1) else self._pooled(u)).to(x.dtype)
@@ -299,7 +300,7 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:
             continue
         if flatten:
             waiting.pop(0)
-        pool = _window(waiting[0]) if waiting and isinstance(layer, NSMConv2d) else None
+        pool = window(waiting[0]) if waiting and isinstance(layer, NSMConv2d) else None
         if pool:
             waiting.pop(0)
         yield kind(layer, pool or (1, 1), flatten=flatten)
@@ -314,17 +315,6 @@ def _kind(layer: NSMLayer) -> type[Stage | Crossed] | None:
         return Crossed if layer.inputs == "binary" else None
     draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
     return Stage if draw == "moments" else None
-
-
-def _window(step: nn.Module) -> tuple[int, int] | None:
-    """The window of a pool that cuts a picture in windows, each unit in one of them."""
-    if type(step) is not nn.MaxPool2d or _hooked(step):
-        return None
-    size, stride, padding, dilation = (
-        (v, v) if isinstance(v, int) else tuple(v) for v in (step.kernel_size, step.stride, step.padding, step.dilation)
-    )
-    plain = size == stride and padding == (0, 0) and dilation == (1, 1)
-    return (size[0], size[1]) if plain and not step.ceil_mode and not step.return_indices else None
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -22,8 +22,8 @@ from law import check_rate
 from nsm import philox
 from nsm.estimators import sgn
 from nsm.kernels import fire_cpu, operations
-from nsm.layers import Sequential
 from nsm.networks import UNITS, mnist_cnn
+from nsm.sequential import Sequential
 from twins import erf, fma
 
 SHAPES = [(1, 1), (3, 5), (33, 130), (100, 64), (65, 300)]
