@@ -12,7 +12,8 @@ from typing import Any
 
 import tyro
 
-from nsm.commands import ABOUT, COMMANDS, UsageError
+from nsm.commands import ABOUT, COMMANDS
+from nsm.commands.saying import UsageError
 
 USAGE, DATA, IO, DIVERGED, INTERRUPTED = 2, 3, 4, 5, 130
 

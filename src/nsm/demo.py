@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nsm import checkpoint, data
 from nsm.checkpoint import CheckpointError
 from nsm.cli import status_of
-from nsm.commands import UsageError
+from nsm.commands.saying import UsageError
 from nsm.display import save_figure
 from nsm.evaluation import evaluate
 from nsm.processes import Interrupted

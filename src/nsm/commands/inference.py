@@ -1,0 +1,114 @@
+"""`nsm evaluate` and `predict`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from nsm.commands.saying import Folder, Run, UsageError, check_split, open_console, print_json, whole_imports
+
+Stop = Annotated[float | None, tyro.conf.arg(metavar="CHANCE")]
+
+
+def evaluate(
+    run: Run,
+    split: str = "test",
+    num_samples: int = 100,
+    stop: Stop = None,
+    seed: int = 0,
+    picture: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    root: Folder = None,
+    json: bool = False,
+) -> None:
+    """Measure a trained network: error, likelihood, calibration, and a reliability diagram.
+
+    Example: nsm evaluate runs/mnist-cnn
+
+    Args:
+        run: Folder of the run.
+        split: train, validation or test, or several joined by +.
+        num_samples: Monte-Carlo samples of each input.
+        stop: Sample an input only until its label is settled, with at most this chance of error, such as 0.01.
+        seed: Seed of the noise.
+        picture: The diagram's PNG file, with an SVG beside it. Default: RUN/reliability.png
+        root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
+        json: Print JSON instead of sentences.
+    """
+    confident = _confident(stop, num_samples)
+    check_split(split)
+    with whole_imports():
+        from nsm import evaluation
+
+    found = evaluation.evaluate(run, split=split, num_samples=num_samples, seed=seed, stop=confident, root=root)
+    drawn = evaluation.reliability_diagram(found, picture or run / "reliability.png")
+    if json:
+        print_json({**found, "pictures": [str(path) for path in drawn]})
+        return
+    print(f"error                {100 * found['error']:.3f} ± {100 * found['standard_error']:.3f} %")
+    if "error_per_recording" in found:
+        print(f"error per recording  {100 * found['error_per_recording']:.3f} %")
+    print(f"log-likelihood       {-found['negative_log_likelihood']:.4f}")
+    print(f"Brier score          {found['brier_score']:.4f}")
+    print(f"calibration error    {100 * found['expected_calibration_error']:.2f} %")
+    spread = f"over {found['seeds']} seeds" if found["seeds"] > 1 else f"of a share of {found['n']}"
+    print(
+        f"{found['n']} inputs of {found['data']} {split}, {found['mean_samples']:.1f} samples each; "
+        f"± is the standard error {spread}; diagram: {drawn[0]}"
+    )
+
+
+def predict(
+    run: Run,
+    files: Annotated[list[Path], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
+    num_samples: int = 100,
+    stop: Stop = None,
+    seed: int = 0,
+    invert: bool = False,
+    json: bool = False,
+) -> None:
+    """Ask a trained network about pictures or arrays: labels, and how sure it is of them.
+
+    Example: nsm predict runs/mnist-cnn digit.png digits.npy
+
+    Args:
+        run: Folder of the run.
+        files: Pictures, .npy or .npz files, or folders of pictures.
+        num_samples: Monte-Carlo samples of each input.
+        stop: Sample an input only until its label is settled, with at most this chance of error, such as 0.01.
+        seed: Seed of the noise.
+        invert: The files are dark on light; the digits the network knows are light on dark.
+        json: Print JSON instead of a table.
+    """
+    confident = _confident(stop, num_samples)
+    if not files:
+        raise UsageError("Expected at least one FILE, but got none (see nsm predict --help)")
+    with whole_imports():
+        from nsm.evaluation import predict_files
+
+    rows = predict_files(run, files, num_samples=num_samples, seed=seed, stop=confident, invert=invert)
+    if json:
+        print_json(rows)
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("input", "label", "confidence", "entropy", "samples"):
+        table.add_column(column, justify="left" if column == "input" else "right", overflow="fold")
+    for row in rows:
+        cells = f"{100 * row['confidence']:.1f} %", f"{row['entropy']:.3f}", str(row["samples"])
+        table.add_row(row["input"], row["label"], *cells)
+    open_console().print(table)
+
+
+def _confident(stop: float | None, num_samples: int) -> Any:
+    """What --stop means; both numbers are checked before anything is loaded."""
+    if num_samples < 1:
+        raise UsageError(f"Expected --num-samples to be at least 1, but got {num_samples}")
+    if stop is None:
+        return None
+    if not 0 < stop < 1:
+        raise UsageError(f"Expected --stop to be in (0, 1), but got {stop}")
+    from nsm.sampling import Confident
+
+    return Confident(stop)

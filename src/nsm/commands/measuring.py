@@ -1,0 +1,139 @@
+"""`nsm reproduce`, `report` and `bench`: the paper run again, and how fast."""
+
+import functools
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from nsm.commands.saying import Folder, UsageError, open_console, print_json
+
+
+def reproduce(
+    what: Annotated[
+        Literal[
+            "table1", "table2", "table3", "table4", "figure-percentiles", "figure-weights", "figure-statistics", "all"
+        ],
+        tyro.conf.Positional,
+    ],
+    quick: bool = False,
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
+    processes: int = 1,
+    ray: bool = False,
+    root: Folder = None,
+    work: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    json: bool = False,
+) -> int:
+    """Run a table or figure of the paper again, and show how it came out beside the paper.
+
+    What is in the results already, with the same recipe and as many seeds, is not run again; what was cut is resumed.
+
+    Example: nsm reproduce table1 --quick --seeds 1
+
+    Args:
+        what: Which table or figure, or all.
+        quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
+        seeds: Networks for each row. Default: 5, of a small version 2.
+        processes: How many parts to train at the same time on this machine.
+        ray: Spread the work over a Ray cluster; RAY_ADDRESS names it.
+        root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
+        work: Folder of the runs.
+        results: Folder of the results.
+        json: Print JSON instead of a table.
+    """
+    seeds = (2 if quick else 5) if seeds is None else seeds
+    for option, value in (("--seeds", seeds), ("--processes", processes)):
+        if value < 1:
+            raise UsageError(f"Expected {option} to be at least 1, but got {value}")
+    from nsm.paper.reproduce import reproduce as run_again
+
+    said = functools.partial(print, file=sys.stderr, flush=True)
+    places: dict[str, Any] = {"root": root, "work": work, "results": results}
+    try:
+        found = run_again(what, quick=quick, seeds=seeds, processes=processes, ray=ray, say=said, **places)
+    except ValueError as error:
+        if not str(error).startswith("Expected Ray"):
+            raise
+        raise UsageError(str(error)) from None
+    if json:
+        print_json(found)
+    elif "rows" in found:
+        open_console().print(_comparison(found["rows"], quick))
+        print(f"{found['file']} has all rows")
+    for name in found["figures"] if not json else ():
+        print(f"{name}: see {found['results']}/figures/{name}.png")
+    return 1 if found["not_finished"] else 0
+
+
+def _comparison(rows: list[dict[str, Any]], quick: bool) -> Any:
+    """The table that sets our errors beside the paper's."""
+    from rich import box
+    from rich.table import Table
+
+    title = "test error in percent" + (" (quick version: not to be compared)" if quick else "")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("data", "model", "paper", "ours", "n"):
+        table.add_column(column, justify="left" if column in ("data", "model") else "right", overflow="fold")
+    for row in rows:
+        paper = "" if row["paper"] is None else f"{row['paper']:g}"
+        spread = "" if row["standard_error"] is None else f" ± {row['standard_error']:.3f}"
+        ours = f"– {row['reason']}" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
+        table.add_row(row["data"], row["model"], paper, ours, str(row["n"] or ""))
+    return table
+
+
+def report(
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html"),
+    results: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("results"),
+    json: bool = False,
+) -> None:
+    """Make one page of everything that was measured: tables beside the paper's, figures, settings.
+
+    Example: nsm report --out report.html
+
+    Args:
+        out: The HTML file, which needs no other.
+        results: Folder of the results.
+        json: Print the rows and the claims as JSON instead of a sentence.
+    """
+    if not results.is_dir():
+        raise UsageError(f"Expected --results to be a folder of results, but got {results}")
+    from nsm.paper import report as paper_report
+
+    findings = paper_report.write(out, results)
+    if json:
+        print_json({"file": str(out), **paper_report.summary(findings)})
+        return
+    run = sum(row["mean"] is not None for row in findings.rows)
+    print(f"{out}: {run} of {len(findings.rows)} rows were run, {len(findings.records)} other records")
+
+
+def bench(
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WORK ...")] = (),
+    quick: bool = False,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    json: bool = False,
+) -> int:
+    """Measure the speed of this machine, beside the networks an NSM replaces.
+
+    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds and blankout. The work scaling draws
+    time and memory against sizes, and is done only where it is named. A time is printed once its result was checked.
+
+    Example: nsm bench --only mnist-step mc
+
+    Args:
+        only: Some works. Default: all that concern this machine.
+        quick: Few repeats and small sizes; nothing is kept without --out.
+        out: The JSON file, with a PNG and an SVG beside it. Default: results/bench/HARDWARE.json
+        json: Print JSON instead of a table.
+    """
+    from nsm.bench.__main__ import bench
+
+    try:
+        return bench(list(only), quick, out, json)
+    except ValueError as error:
+        if not str(error).startswith("Expected a work"):
+            raise
+        raise UsageError(str(error)) from None
