@@ -7,7 +7,7 @@ import torch
 
 import nsm
 from law import check_rate
-from nsm import layers, philox
+from nsm import firing, philox
 
 pytest.importorskip("triton")
 from nsm.kernels import blankout
@@ -92,7 +92,7 @@ def test_no_counter_is_used_twice(monkeypatch):
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_of_few_inputs_obeys_the_enumeration(monkeypatch, bias, device):
     """Exact draws at fan-in 6: the true rate is a sum over all 64 masks."""
-    monkeypatch.setattr(layers, "_triton_takes", lambda z: True)
+    monkeypatch.setattr(firing, "_triton_takes", lambda z: True)
     torch.manual_seed(3)
     layer = nsm.NSMLinear(6, 2, bias, noise=nsm.Bernoulli(0.25), site="synapse", draw="exact").to(device)
     with torch.no_grad():
