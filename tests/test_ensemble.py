@@ -11,9 +11,11 @@ from nsm.ensemble import Ensemble
 from nsm.networks import UNITS, mnist_cnn
 
 
+@pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("unit", ["bNSM", "dCNN", "wBD", "BN", "batch norm"])
-def test_outputs_and_gradients_are_those_of_the_members(unit):
-    """With the noise off: a unit of each kind, convolutions and buffers included."""
+def test_outputs_and_gradients_are_those_of_the_members(unit, apart, monkeypatch):
+    """With the noise off: a unit of each kind, convolutions and buffers included, one by one and by vmap."""
+    monkeypatch.setattr(Ensemble, "apart", apart)
     torch.manual_seed(0)
     members = [mnist_cnn(UNITS[unit], classes=3).double() for _ in range(2)]
     both = Ensemble(members)

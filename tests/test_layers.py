@@ -23,6 +23,7 @@ CASES = [
     for geometry in ("linear", "conv")
 ]
 ESTIMATORS = ["probability", "straight_through", "concrete"]
+FIRST = [ESTIMATORS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in ESTIMATORS[1:])]  # where it takes long
 
 
 def every_layer(**options) -> list[tuple[NSMLayer, torch.Tensor]]:
@@ -227,7 +228,7 @@ def test_vmap_over_stacked_parameters_with_gradients(estimator):
         torch.testing.assert_close(states[2][certain], models[2](z)[certain], atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", FIRST)
 def test_compiled_whole_with_gradients(estimator):
     """Gradients of the compiled layer equal eager ones: those of `probability` do not depend on the draw."""
     torch._dynamo.reset()
@@ -256,7 +257,7 @@ def test_batch_shapes():
             empty.sum().backward()
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", FIRST)
 def test_one_graph_for_all_batch_sizes(estimator):
     for layer, z in every_layer(estimator=estimator):
         torch._dynamo.reset()
