@@ -376,7 +376,7 @@ def test_the_goals_are_those_that_were_set():
         ("cuda", "cifar-step", "neuron", {"ratio": 1.35}),
         ("cuda", "epochs", "one seed", {"seconds": 20}),
         ("cuda", "seeds", "pi-mnist-mlp", {"ratio": 1.6}),
-        ("cuda", "seeds", "mnist-cnn", {}),
+        ("cuda", "seeds-cnn", "mnist-cnn", {}),
         ("cuda", "mc", "synapse", {"seconds": 0.035, "ratio": 0.3}),
         ("cuda", "blankout", "linear", {"ratio": 1 / 20}),
         ("cuda", "memory", "peak", {"ratio": 1.05}),

@@ -49,7 +49,7 @@ GOALS = (
         "cuda", "epochs", "one seed", "MNIST CNN, 200 epochs of training, one seed, without evaluation", {"seconds": 20}
     ),
     Goal("cuda", "seeds", "pi-mnist-mlp", "PI-MNIST MLP, five seeds trained together ÷ one seed", {"ratio": 1.6}),
-    Goal("cuda", "seeds", "mnist-cnn", "MNIST CNN, five seeds trained together ÷ one seed"),
+    Goal("cuda", "seeds-cnn", "mnist-cnn", "MNIST CNN, five seeds trained together ÷ one seed"),
     Goal(
         "cuda",
         "mc",
