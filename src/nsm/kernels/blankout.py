@@ -72,7 +72,7 @@ def _blankout(Z, W, KEY, OUT, rows, units, inputs, each, VALUE: tl.constexpr, CO
     exchange every ξ between threads.
     """
     row = tl.program_id(0) * BR + tl.arange(0, BR)[:, None]
-    unit = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
+    unit = tl.max_contiguous(tl.program_id(1) * BU + tl.arange(0, BU)[None, :], (1, 1))
     rows_in, units_in = row < rows, unit < units
     key = tl.load(KEY)
     total = tl.zeros((BR, BU), tl.float32)
