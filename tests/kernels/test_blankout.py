@@ -19,22 +19,22 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 def _large_tiles(monkeypatch):
     """In the interpreter, where a program takes as long whatever its size."""
     if not torch.cuda.is_available():
-        monkeypatch.setattr(blankout, "ROWS", 1024)
-        monkeypatch.setattr(blankout, "UNITS", 16)
+        monkeypatch.setattr(blankout, "FOURS", 256)
+        monkeypatch.setattr(blankout, "UNITS", 32)
 
 
 def xi(key, rows, units, inputs, p):
     """Every ξ of one call, (rows, units, inputs): Philox in torch, digit by digit."""
     value, count = blankout.digits(p)
-    starts = -(-inputs // 128)
-    start, unit, row = torch.arange(starts)[:, None, None], torch.arange(units)[:, None], torch.arange(rows)
-    lanes = [torch.zeros(starts, units, rows, dtype=torch.int64) for _ in range(4)]
+    blocks, fours = -(-inputs // 32), -(-rows // 4)
+    block, unit, four = torch.arange(blocks)[:, None, None], torch.arange(units)[:, None], torch.arange(fours)
+    lanes = [torch.zeros(blocks, units, fours, dtype=torch.int64) for _ in range(4)]
     for digit in range(count):
-        counter = start * count + digit, unit, row, torch.zeros_like(row)
+        counter = block * count + digit, unit, four, torch.zeros_like(four)
         words = philox.philox(counter, (int(key) & 0xFFFFFFFF, int(key) >> 32 & 0xFFFFFFFF))
         lanes = [word | lane if value >> digit & 1 else word & lane for word, lane in zip(words, lanes, strict=True)]
-    bits = torch.stack([lane >> bit & 1 for lane in lanes for bit in range(32)])  # (128, starts, units, rows)
-    return bits.permute(3, 2, 1, 0).flatten(2)[..., :inputs].float()
+    bits = torch.stack(lanes, -1)[..., None] >> torch.arange(32) & 1  # (blocks, units, fours, 4, 32)
+    return bits.permute(2, 3, 1, 0, 4).flatten(3).flatten(0, 1)[:rows, :, :inputs].float()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -84,7 +84,7 @@ def test_no_counter_is_used_twice(monkeypatch):
     monkeypatch.setattr(philox, "philox", noted)
     xi(torch.tensor([1]), 3, 4, 300, 0.375)
     counters = torch.cat(seen, 1)
-    assert counters.shape == (4, 3 * 3 * 4 * 3)
+    assert counters.shape == (4, 3 * 10 * 4 * 1)
     assert counters.unique(dim=1).shape == counters.shape
 
 

@@ -6,8 +6,8 @@ p = 0.d₁d₂…d_n and words u_n, …, u_1, from the last digit to the first,
 
     r ← u | r where the digit is 1,   r ← u & r where it is 0,   from r = 0,
 
-sets each bit of r with probability p. Philox's counter is (128 connections and digit, unit, input, 0); lane ℓ of its
-four words holds connections 32 ℓ … 32 ℓ + 31 of the 128.
+sets each bit of r with probability p. Philox's counter is (32 connections and digit, unit, four inputs, 0); its four
+words are those of the four inputs.
 """
 
 # kernels are not Python, though they look like it
@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from nsm.kernels.operations import operation
 
 DIGITS = 32  # of p, at most
-ROWS, UNITS = 4, 128  # of a tile: sixteen sums a thread, with four words for each
+FOURS, UNITS = 8, 128  # of a tile: four inputs for each warp, which share the weights in their cache
 
 
 def digits(p: float) -> tuple[int, int]:
@@ -38,12 +38,12 @@ def digits(p: float) -> tuple[int, int]:
 
 
 @triton.jit
-def _words(key, start, unit, row, VALUE: tl.constexpr, COUNT: tl.constexpr):
-    """Four words of 32 ξ for each (input, unit): the connections 128 start … 128 start + 127."""
-    zero = tl.zeros_like(unit + row)
+def _words(key, block, unit, four, VALUE: tl.constexpr, COUNT: tl.constexpr):
+    """A word of 32 ξ for each of four inputs and each unit: the connections 32 block … 32 block + 31."""
+    zero = tl.zeros_like(unit + four)
     r0, r1, r2, r3 = zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32)
     for d in tl.static_range(COUNT):  # from the last digit to the first
-        u0, u1, u2, u3 = tl.philox(key, zero + (start * COUNT + d), zero + unit, zero + row, zero)
+        u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
         if (VALUE >> d) & 1:
             r0, r1, r2, r3 = u0 | r0, u1 | r1, u2 | r2, u3 | r3
         else:
@@ -52,55 +52,58 @@ def _words(key, start, unit, row, VALUE: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _add(total, word, Z, W, at, row, unit, rows_in, units_in, inputs, units):
-    """Add the terms of 32 connections whose bits are set; eight at a time, so that the loop fits in a cache."""
-    for eight in range(0, 32, 8):
-        for bit in tl.static_range(8):
-            w = tl.load(W + (at + eight + bit) * units + unit, units_in, 0)
-            z = tl.load(Z + row * inputs + at + eight + bit, rows_in, 0)
-            total = tl.where((word & (1 << bit)) != 0, total + w * z, total)
-        word = word >> 8
-    return total
+def _add(total, word, bit: tl.constexpr, w, z):
+    """Add the term of a connection whose bit is set."""
+    return tl.where((word & (1 << bit)) != 0, total + w * z, total)
 
 
 @triton.jit(do_not_specialize=["rows", "units", "inputs"])
-def _blankout(Z, W, KEY, OUT, rows, units, inputs, each, VALUE: tl.constexpr, COUNT: tl.constexpr, BR: tl.constexpr,
+def _blankout(Z, W, KEY, OUT, rows, units, inputs, each, VALUE: tl.constexpr, COUNT: tl.constexpr, BF: tl.constexpr,
               BU: tl.constexpr):  # fmt: skip
-    """BR inputs, BU units, ``each`` times 128 connections; Z (rows, inputs) and W (inputs, units).
+    """Four times BF inputs, BU units, ``each`` times 32 connections; Z (rows, inputs) and W (inputs, units).
 
-    Sizes are not specialised: a compiler that knew of wide loads would choose an order of elements for them, and
-    exchange every ξ between threads.
+    What lies outside is computed as the last row and unit, and not stored. That also keeps a compiler from seeing that
+    wide loads are possible: it would choose an order of elements for them, and exchange every ξ between threads.
     """
-    row = tl.program_id(0) * BR + tl.arange(0, BR)[:, None]
-    unit = tl.max_contiguous(tl.program_id(1) * BU + tl.arange(0, BU)[None, :], (1, 1))
-    rows_in, units_in = row < rows, unit < units
+    unit = tl.program_id(1) * BU + 32 * tl.arange(0, BU // 32)[:, None, None] + tl.arange(0, 32)[None, None, :]
+    four = tl.program_id(0) * BF + tl.arange(0, BF)[None, :, None]
     key = tl.load(KEY)
-    total = tl.zeros((BR, BU), tl.float32)
+    row, last = 4 * four, rows - 1
+    z0, z1 = Z + tl.minimum(row, last) * inputs, Z + tl.minimum(row + 1, last) * inputs
+    z2, z3 = Z + tl.minimum(row + 2, last) * inputs, Z + tl.minimum(row + 3, last) * inputs
+    weights = W + tl.minimum(unit, units - 1)
+    t0, t1 = tl.zeros((BU // 32, BF, 32), tl.float32), tl.zeros((BU // 32, BF, 32), tl.float32)
+    t2, t3 = tl.zeros((BU // 32, BF, 32), tl.float32), tl.zeros((BU // 32, BF, 32), tl.float32)
     first = tl.program_id(2) * each
-    for start in range(first, first + each):
-        a, b, c, d = _words(key, start, unit, row, VALUE, COUNT)
-        at = start * 128
-        total = _add(total, a, Z, W, at, row, unit, rows_in, units_in, inputs, units)
-        total = _add(total, b, Z, W, at + 32, row, unit, rows_in, units_in, inputs, units)
-        total = _add(total, c, Z, W, at + 64, row, unit, rows_in, units_in, inputs, units)
-        total = _add(total, d, Z, W, at + 96, row, unit, rows_in, units_in, inputs, units)
-    tl.store(OUT + tl.program_id(2) * rows * units + row * units + unit, total, rows_in & units_in)
+    for block in range(first, first + each):
+        a, b, c, d = _words(key, block, unit, four, VALUE, COUNT)
+        for at in range(32 * block, 32 * block + 32, 8):  # so that the loop fits in a cache
+            for bit in tl.static_range(8):
+                w = tl.load(weights + (at + bit) * units)
+                t0, t1 = _add(t0, a, bit, w, tl.load(z0 + at + bit)), _add(t1, b, bit, w, tl.load(z1 + at + bit))
+                t2, t3 = _add(t2, c, bit, w, tl.load(z2 + at + bit)), _add(t3, d, bit, w, tl.load(z3 + at + bit))
+            a, b, c, d = a >> 8, b >> 8, c >> 8, d >> 8
+    to = OUT + (tl.program_id(2) * rows + row) * units + unit
+    tl.store(to, t0, (row < rows) & (unit < units))
+    tl.store(to + units, t1, (row + 1 < rows) & (unit < units))
+    tl.store(to + 2 * units, t2, (row + 2 < rows) & (unit < units))
+    tl.store(to + 3 * units, t3, (row + 3 < rows) & (unit < units))
 
 
 @operation("blankout_linear")
 def blankout_linear(z: Tensor, weight: Tensor, p: float, key: Tensor) -> Tensor:
     """Σ_j ξ_ij w_ij z_j, (batch, out) in float32, for states z (batch, in), weights (out, in) and a key, one int64."""
     (rows, inputs), units = z.shape, len(weight)
-    steps = -(-inputs // 128)
-    grid = -(-rows // ROWS), -(-units // UNITS)
-    splits = max(1, min(steps, 4096 // (grid[0] * grid[1])))
-    each = -(-steps // splits)
-    splits = -(-steps // each)
-    inputs = splits * each * 128
+    blocks = -(-inputs // 32)
+    grid = -(-rows // (4 * FOURS)), -(-units // UNITS)
+    splits = max(1, min(blocks, 512 // (grid[0] * grid[1])))
+    each = -(-blocks // splits)
+    splits = -(-blocks // each)
+    inputs = splits * each * 32
     z, weight = (pad(v, (0, inputs - v.shape[1])) if v.shape[1] < inputs else v for v in (z.float(), weight.float()))
     out = torch.empty(splits, rows, units, device=z.device)
     parts = (z.contiguous(), weight.t().contiguous(), key, out, rows, units, inputs, each)
-    _blankout[(*grid, splits)](*parts, *digits(p), ROWS, UNITS, num_warps=1)
+    _blankout[(*grid, splits)](*parts, *digits(p), FOURS, UNITS, num_warps=FOURS)
     return out.sum(0) if splits > 1 else out[0]
 
 
