@@ -289,14 +289,16 @@ def integers(
         drawn = torch.randint(-(2**63), 2**63 - 1, words, device=device)
     else:
         drawn = torch.randint(-(2**63), 2**63 - 1, words, generator=generator, device=device)
-    if not transformed():
+    if not (transformed() or torch.compiler.is_compiling()):  # vmap has no rule for this view
         return drawn.view(kind)[:n].view(shape)
-    cut = drawn.unsqueeze(-1) >> torch.arange(0, 64, 8 * kind.itemsize, device=device)  # vmap has no rule for that view
+    cut = drawn.unsqueeze(-1) >> torch.arange(0, 64, 8 * kind.itemsize, device=device)
     return cut.to(kind).flatten()[:n].view(shape)
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func``, as vmap, is at work."""
+    """Whether a transform of ``torch.func``, as vmap, is at work; not known while compiling, nor does it matter then."""
+    if torch.compiler.is_compiling():
+        return False
     return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
 
 

@@ -179,6 +179,47 @@ def test_half_precision_is_that_of_the_tensors_alone(kernels, monkeypatch):
     torch.testing.assert_close(parts.sum(1).double(), torch.stack([(d * x).sum(0), d.sum(0)]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (33, 130)])
+@pytest.mark.usefixtures("poisoned")
+def test_members_side_by_side_are_those_one_by_one(shape, way):
+    """Each with its own key; keys are rows of a larger draw, and y and b are shared."""
+    device, dtype = way
+    problems = [problem(*shape, dtype, device, seed) for seed in range(3)]
+    x, k, c, _ = (torch.stack(parts) for parts in zip(*problems, strict=True))
+    x, keys = x.nan_to_num(1.0), operations.new_keys(6, torch.device(device)).view(3, 2, 2)[:, 1]
+    y, b = x[0].clone(), k[0].clone()
+    together = (
+        vmap(operations.fire)(x, k, c, keys),
+        vmap(operations.threshold, (0, None, 0, None, 0, 0))(x, y, k, b, k, c),
+        vmap(operations.blank, (0, None, 0))(x, 0.25, keys),
+        *vmap(operations.fire_back)(x, x, k, c),
+    )
+    alone = [
+        (
+            operations.fire(x[m], k[m], c[m], keys[m]),
+            operations.threshold(x[m], y, k[m], b, k[m], c[m]),
+            operations.blank(x[m], 0.25, keys[m]),
+            *operations.fire_back(x[m], x[m], k[m], c[m]),
+        )
+        for m in range(3)
+    ]
+    for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+        assert equal(found, torch.stack(parts))
+
+
+def test_gradients_of_members_side_by_side(device):
+    x, k, c, _ = (torch.stack([v, v + 1]) for v in problem(5, 3, torch.float32, device))
+    keys = operations.new_keys(2, torch.device(device))
+    leaves = [v.clone().requires_grad_() for v in (x, k, c)]
+    vmap(operations.fire)(*leaves, keys).square().sum().backward()  # twice the states
+    found = [leaf.grad.clone() for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    sum(operations.fire(*(leaf[m] for leaf in leaves), keys[m]).square().sum() for m in range(2)).backward()
+    for gradient, leaf in zip(found, leaves, strict=True):
+        assert torch.equal(gradient, leaf.grad)
+
+
 # ------------------------------------------------------------------------- with the pool
 
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nsm.kernels.operations import operation
+from nsm.kernels.operations import operation, side_by_side
 
 DIGITS = 32  # of p, at most
 FOURS, UNITS = 8, 128  # of a tile: four inputs for each warp, which share the weights in their cache
@@ -108,3 +108,4 @@ def blankout_linear(z: Tensor, weight: Tensor, p: float, key: Tensor) -> Tensor:
 
 
 blankout_linear.register_fake(lambda z, weight, p, key: z.new_empty(len(z), len(weight), dtype=torch.float32))
+side_by_side(blankout_linear)

@@ -28,6 +28,8 @@ _C10 = tl.constexpr(ERF[10])
 _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
 _NAN = tl.constexpr(tl.PropagateNan.ALL)
 
+MEMBERS = True  # several networks' tensors, along a first axis, are one launch
+
 
 @triton.jit
 def _erf(t):
@@ -63,30 +65,34 @@ def _sixteen(KEY, counter, piece):
 
 
 @triton.jit
-def _fire(X, K, C, KEY, Z, units, BG: tl.constexpr):
+def _fire(X, K, C, KEY, Z, rows, units, apart, BG: tl.constexpr):
     """A program takes BG groups of eight units of a row; a group has one Philox block."""
-    row = tl.program_id(0)
+    row, member = tl.program_id(0), tl.program_id(2)
+    X, Z, K, C = X + member * rows * units, Z + member * rows * units, K + member * units, C + member * units
     group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 8)[None, :]
     u = 8 * group + piece
     x = tl.load(X + row * units + u, u < units, 0).to(tl.float32)
     t = tl.fma(x, tl.load(K + u, u < units, 0), tl.load(C + u, u < units, 0))
-    r = _sixteen(KEY, row * tl.cdiv(units, 8) + group, piece)
+    r = _sixteen(KEY + member * apart, row * tl.cdiv(units, 8) + group, piece)
     v = tl.fma(_erf(t), 32768.0, -(r + 0.5))
     tl.store(Z + row * units + u, _state(v >= 0, v).to(Z.dtype.element_ty), u < units)
 
 
 @triton.jit
 def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < size
-    x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
-    u = x * tl.load(A + i % UNITS, inside, 0) + tl.load(B + i % UNITS, inside, 0) + y
-    tl.store(Z + i, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
+    i, member = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
+    inside, at, unit = i < size, member * size + i, member * UNITS + i % UNITS
+    x, y = tl.load(X + at, inside, 0).to(tl.float32), tl.load(Y + at, inside, 0).to(tl.float32)
+    u = x * tl.load(A + unit, inside, 0) + tl.load(B + unit, inside, 0) + y
+    tl.store(Z + at, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
 
 
 @triton.jit
 def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
     """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
+    member = tl.program_id(2)
+    X, G, DX = X + member * rows * units, G + member * rows * units, DX + member * rows * units
+    K, C, PARTS = K + member * units, C + member * units, PARTS + 2 * member * tl.num_programs(0) * units
     u = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
     inside = u < units
     k, c = tl.load(K + u, inside, 0), tl.load(C + u, inside, 0)
@@ -111,30 +117,36 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
 
 
 @triton.jit
-def _blank(Z, KEY, OUT, p, below, size, BG: tl.constexpr):
+def _blank(Z, KEY, OUT, p, below, size, apart, BG: tl.constexpr):
     """A program takes BG groups of sixteen elements; a group has one Philox block."""
     group, piece = tl.program_id(0) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 16)[None, :]
-    at, zero = 16 * group + piece, tl.zeros_like(group)
+    at, zero, member = 16 * group + piece, tl.zeros_like(group), tl.program_id(1)
+    Z, OUT = Z + member * size, OUT + member * size
     z = tl.load(Z + at, at < size, 0).to(tl.float32)
-    a, b, c, d = tl.philox(tl.load(KEY), group, zero, zero, zero)
+    a, b, c, d = tl.philox(tl.load(KEY + member * apart), group, zero, zero, zero)
     word = tl.where(piece < 8, tl.where(piece < 4, a, b), tl.where(piece < 12, c, d))
     r = (word << (24 - 8 * (piece % 4))).to(tl.int32, bitcast=True) >> 24  # 8 bits, with their sign
     tl.store(OUT + at, (((r < below).to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
 
 
+def _members(last: Tensor) -> int:
+    """How many networks there are side by side, in tensors with an axis in front."""
+    return len(last) if last.dim() == 2 else 1
+
+
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     """States z, of the type of x, which may have 16 bits."""
-    rows, units = x.shape
+    rows, units = x.shape[-2:]
     groups = 64 if units >= 512 else 32
-    grid = rows, -(-units // (8 * groups))
-    _fire[grid](x, k, c, key, z, units, groups, num_warps=groups // 32, enable_fp_fusion=False)
+    grid = rows, -(-units // (8 * groups)), _members(key)
+    _fire[grid](x, k, c, key, z, rows, units, key.stride(0), groups, num_warps=groups // 32, enable_fp_fusion=False)
 
 
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
     """States z = sgn(α x + b + y)."""
-    size, many = x.numel(), 1024
-    grid = (-(-size // many),)
-    _threshold[grid](x, y, alpha, bias, z, size, x.shape[1], many, num_warps=4, enable_fp_fusion=False)
+    (rows, units), many = x.shape[-2:], 1024
+    grid = -(-rows * units // many), _members(bias)
+    _threshold[grid](x, y, alpha, bias, z, rows * units, units, many, num_warps=4, enable_fp_fusion=False)
 
 
 def _tiles(rows: int, units: int) -> tuple[int, int, int]:
@@ -146,19 +158,21 @@ def _tiles(rows: int, units: int) -> tuple[int, int, int]:
 
 def parts(x: Tensor) -> int:
     """How many parts of dk and dc there are."""
-    return -(-x.shape[0] // _tiles(*x.shape)[2])
+    rows, units = x.shape[-2:]
+    return -(-rows // _tiles(rows, units)[2])
 
 
 def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tensor) -> None:
     """Gradient dx, and sums for dk and dc."""
-    rows, units = x.shape
+    rows, units = x.shape[-2:]
     bm, bu, each = _tiles(rows, units)
-    grid = sums.shape[1], -(-units // bu)
+    grid = sums.shape[-2], -(-units // bu), _members(c)
     _back[grid](g, x, k, c, dx, sums, rows, units, each, bm, bu, num_warps=1)
 
 
 def blank(z: Tensor, p: float, key: Tensor, out: Tensor) -> None:
     """(ξ − p) z, in the order of memory."""
-    size, groups = z.numel(), 32
-    grid = (-(-size // (16 * groups)),)
-    _blank[grid](z, key, out, p, round(256 * p) - 128, size, groups, num_warps=1)
+    members, groups = _members(key), 32
+    size = z.numel() // members
+    grid = -(-size // (16 * groups)), members
+    _blank[grid](z, key, out, p, round(256 * p) - 128, size, key.stride(0), groups, num_warps=1)

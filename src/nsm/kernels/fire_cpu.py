@@ -9,6 +9,7 @@ from torch import Tensor
 from nsm.kernels import native
 
 _PARTS = 32  # of the sums for dk and dc, whatever the number of threads
+MEMBERS = False  # one network at a time
 
 
 def ready() -> bool:

@@ -28,6 +28,9 @@ since only the unit that won has a gradient, that is a fourth of what a convolut
     fire_pictures(z, w, k, c, key)
     threshold_pictures(z, (ξ − m) z, w, α, b, k, c)
 
+Under ``vmap`` the units by themselves of several networks have an axis in front, of all tensors, and on CUDA one kernel
+does them at once; what else there is takes its turn.
+
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
 """
@@ -55,6 +58,41 @@ def operation(name: str) -> Any:
     return torch.library.custom_op(f"nsm::{name}", mutates_args=())
 
 
+def side_by_side(op: Any, at_once: bool = False) -> None:
+    """Tell ``vmap`` what to do with an operation, all of whose outputs are tensors.
+
+    Args:
+        op: The operation.
+        at_once: Whether its kernels for CUDA take members along a first axis; its last tensor has one axis without.
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+        parts = [
+            value if not isinstance(value, Tensor)
+            else value.expand(info.batch_size, *value.shape) if dim is None
+            else value.movedim(dim, 0)
+            for value, dim in zip(given, in_dims, strict=True)
+        ]  # fmt: skip
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        if at_once and _kernels(tensors[0])[0].MEMBERS and tensors[-1].dim() == 2:
+            found = op(*map(_packed, parts))
+            return found, 0 if isinstance(found, Tensor) else (0,) * len(found)
+        turns = [
+            op(*(_packed(part[k]) if isinstance(part, Tensor) else part for part in parts))
+            for k in range(info.batch_size)
+        ]
+        if isinstance(turns[0], Tensor):
+            return torch.stack(turns), 0
+        return tuple(map(torch.stack, zip(*turns, strict=True))), (0,) * len(turns[0])
+
+    op.register_vmap(rule)
+
+
+def _packed(value: Any) -> Any:
+    """Contiguous, if it is a tensor other than keys, of which one is read."""
+    return value.contiguous() if isinstance(value, Tensor) and value.dtype != torch.int64 else value
+
+
 def _kernels(x: Tensor) -> tuple[Any, Any]:
     """The kernels of a tensor's device, without and with the pool."""
     if x.is_cuda:  # imported here, since Triton takes a while to import, and not everybody has it
@@ -74,10 +112,10 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
     """States (rows, units), of the type of ``x``, +1 with probability ½(1 + erf(k x + c)).
 
     Args:
-        x: (rows, units).
-        k: (units,).
-        c: (units,); ±∞ for a unit that is certain.
-        key: int64, of which the first is used.
+        x: (rows, units), or (members, rows, units).
+        k: (units,), or (members, units).
+        c: Likewise; ±∞ for a unit that is certain.
+        key: int64, of which the first is used; or a row for each member.
     """
     z = torch.empty_like(x)
     _kernels(x)[0].fire(x, k, c, key, z)
@@ -94,14 +132,15 @@ def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: T
 
 @operation("fire_back")
 def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """dx, and the parts whose sums over axis 1 are dk and dc, (2, parts, units)."""
+    """dx, and the parts whose sums over the axis before the last are dk and dc, ([members,] 2, parts, units)."""
     dx, sums = _gradients(x)
     _kernels(x)[0].fire_back(g, x, k, c, dx, sums)
     return dx, sums
 
 
 def _gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(2, _kernels(x)[0].parts(x), x.shape[1], dtype=torch.float32)
+    shape = *x.shape[:-2], 2, _kernels(x)[0].parts(x), x.shape[-1]
+    return torch.empty_like(x), x.new_empty(shape, dtype=torch.float32)
 
 
 @operation("blank")
@@ -126,7 +165,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
-    dk, dc = parts.sum(1)
+    dk, dc = parts.sum(-2).unbind(-2)
     return dx, dk, dc, None
 
 
@@ -137,6 +176,8 @@ def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 fire.register_autograd(_fire_backward, setup_context=_keep)
 threshold.register_autograd(_threshold_backward, setup_context=_keep)
+for each in (fire, threshold, fire_back, blank):
+    side_by_side(each, at_once=True)
 
 
 # ------------------------------------------------------------------------- the largest state in windows of 2×2
@@ -216,6 +257,8 @@ def _threshold_pool_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | 
 
 fire_pool.register_autograd(_fire_pool_backward, setup_context=_keep_pooled)
 threshold_pool.register_autograd(_threshold_pool_backward, setup_context=_keep_pooled)
+for each in (fire_pool, threshold_pool, pool_back):
+    side_by_side(each)
 
 
 # ------------------------------------------------------------------------- the same, from pictures, on the CPU
@@ -323,3 +366,5 @@ def _threshold_pictures_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tenso
 
 fire_pictures.register_autograd(_fire_pictures_backward, setup_context=_keep_pictures)
 threshold_pictures.register_autograd(_threshold_pictures_backward, setup_context=_keep_pictures)
+for each in (fire_pictures, threshold_pictures, pictures_back):
+    side_by_side(each)
