@@ -59,16 +59,21 @@ class Batches:
         """Batches in an epoch; the last may be smaller."""
         return -(-len(self.dataset) // self.recipe.batch_size)
 
+    @property
+    def order_device(self) -> torch.device:
+        """Where inputs are looked up by their index."""
+        return self.device if isinstance(self.dataset, Dataset) else torch.device("cpu")
+
     def order(self, generator: Generator) -> Tensor:
-        """A fresh order of the inputs for every network that is trained, (seeds, N)."""
-        n = len(self.dataset)
-        return torch.stack([torch.randperm(n, generator=generator) for _ in range(self.recipe.seeds)])
+        """A fresh order of the inputs for every network that is trained, (seeds, N), drawn where it is used."""
+        one: dict[str, Any] = {"generator": generator, "device": generator.device}
+        return torch.stack([torch.randperm(len(self.dataset), **one) for _ in range(self.recipe.seeds)])
 
     def epoch(self, number: int, order: Tensor, first: int) -> collections.abc.Generator[Batch, None, None]:
         """From batch ``first`` on: what stands for it, to be given to `read`, and the number of inputs in all of it."""
         size = self.recipe.batch_size
         indexed = isinstance(self.dataset, Dataset)
-        order = order.to(self.device) if indexed else order  # once, rather than a piece of it in every step
+        order = order.to(self.order_device)
         chunks = (order[:, k * size : (k + 1) * size] for k in range(first, len(self)))
         shares = ((chunk[:, self.rank :: self.world_size], chunk.shape[1]) for chunk in chunks)  # (seeds, own batch)
         if indexed:

@@ -296,7 +296,7 @@ def integers(
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func``, as vmap, is at work; not known while compiling, nor does it matter then."""
+    """Whether a transform of ``torch.func``, as vmap, is at work; within compiled code nobody needs to know."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]

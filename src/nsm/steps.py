@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
+from nsm import sharding
 from nsm.batches import Batch
 from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
-from nsm.sharding import whole
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
 COMPILE: dict[str, Any] = {"options": {"fallback_random": True}}
@@ -33,6 +33,7 @@ def batch_losses(
         samples: Samples of every input, of whose mean softmax the loss is taken.
         smoothing: Share of every label that is spread over all classes.
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if samples > 1:  # the logarithm of the mean softmax, but for a constant that cross_entropy ignores
         logits = logits.unflatten(-2, (-1, samples)).log_softmax(-1).logsumexp(-2)
     each = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=smoothing)
@@ -47,40 +48,49 @@ class Step:
     it is noticed when `check` asks: what is not finite once stays in the weights and in the sum of losses.
 
     Args:
-        recipe: For the loss, and whether it and the update are compiled too.
-        network: From inputs to logits, as the fabric set it up.
-        optimizer: Likewise.
-        fabric: For the backward pass, and the number of processes.
+        recipe: For the loss.
+        network: From inputs to logits; as the fabric set it up, where there are several processes.
+        optimizer: As the fabric set it up.
+        fabric: For precision, the backward pass, and the number of processes.
         read: From what stands for a batch (`Batches.epoch`) to inputs and labels.
+        whole: Compile the network with its loss, else each by itself if at all.
     """
 
     together = 1  # steps that are best taken at once
 
-    def __init__(self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read) -> None:
+    def __init__(
+        self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read, *, whole: bool = False
+    ) -> None:
         self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
         self.samples, self.smoothing = recipe.loss_samples, recipe.label_smoothing
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.synchronous = fabric.device.type == "cpu"
+        self.objective = torch.compile(self.plain_objective, **COMPILE) if whole else self.plain_objective
         self.losses, self.update = batch_losses, optimizer.step
         if recipe.compile and not self.synchronous and fabric.world_size == 1:
             # an update is compiled for its own weights, so a process that trains many networks has many
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
-            self.losses = torch.compile(batch_losses, **COMPILE)
-            self.update = torch.compile(optimizer.optimizer.step)
+            self.losses = batch_losses if whole else torch.compile(batch_losses, **COMPILE)
+            self.update = torch.compile(optimizer.optimizer.step, options={"combo_kernels": True})
+
+    def plain_objective(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        """What `batch_losses` returns of a batch, and the logits."""
+        if self.samples > 1:
+            inputs = inputs.repeat_interleave(self.samples, labels.dim() - 1)
+        logits = self.network(inputs)
+        return *self.losses(logits, labels, scale, self.samples, self.smoothing), logits.detach()
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """Learn from one batch, of ``size`` inputs in all processes together; returns each seed's mean loss."""
         inputs, labels = self.read(*what)
         self.optimizer.zero_grad()
-        if self.samples > 1:
-            inputs = inputs.repeat_interleave(self.samples, labels.dim() - 1)
-        logits = self.network(inputs)
-        scale = self.fabric.world_size / size  # processes average their gradients
-        loss, losses = self.losses(logits, labels, scale, self.samples, self.smoothing)
+        with self.fabric.autocast():
+            scale = self.fabric.world_size / size  # processes average their gradients
+            loss, losses, _ = self.objective(inputs, labels, scale)
         self.fabric.backward(loss)
         if self.synchronous:
             gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            self.finite.logical_and_(whole(get_total_norm(gradients)).isfinite() & losses.isfinite().all())
+            self.finite.logical_and_(sharding.whole(get_total_norm(gradients)).isfinite() & losses.isfinite().all())
         if not self.synchronous or self.finite:
             self.update()
         return losses
@@ -94,7 +104,7 @@ class Step:
         finite = self.finite & losses.isfinite().all()
         if not self.synchronous:
             weights = [p for group in self.optimizer.param_groups for p in group["params"]]
-            finite = finite & whole(get_total_norm(weights)).isfinite()
+            finite = finite & sharding.whole(get_total_norm(weights)).isfinite()
         if reduce(self.fabric, finite.int()) < self.fabric.world_size:
             kept = f"; the last good state is in {folder}" if folder else ""
             raise Diverged(f"Expected loss and gradient to be finite, but got others at step {step}{kept}")

@@ -197,7 +197,7 @@ class _State:
         self.epoch = self.batch = self.step = 0
         self.losses = torch.zeros(recipe.seeds, dtype=torch.float64, device=fabric.device)
         self.history: list[dict[str, Any]] = []
-        self.order = Generator().manual_seed(derive(recipe.seed, "order"))
+        self.order = Generator(batches.order_device).manual_seed(derive(recipe.seed, "order"))
         self.augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", fabric.global_rank))
         self.order_before = self.order.get_state()  # whence the order of this epoch is drawn
         self.shares: nn.Module | None = None  # with fsdp, what is trained in place of the whole network
@@ -306,26 +306,29 @@ class _State:
 
     def stepper(self) -> Step:
         """A step of the network as the fabric runs it: in its precision, in all processes, compiled, captured."""
-        recipe = self.recipe
+        recipe, fabric = self.recipe, self.fabric
         network: Any = self.network.train()
         if recipe.strategy == "fsdp":
             network = self.shares = copy.deepcopy(network)
             self._make_room()
-        if recipe.compile and isinstance(network, Ensemble) and network.apart:
+        alone = fabric.world_size == 1 and self.shares is None
+        apart = isinstance(network, Ensemble) and network.apart
+        if recipe.compile and apart:
             network.compile_members(**COMPILE)
-        elif recipe.compile:
+        elif recipe.compile and not alone:
             network = torch.compile(network, **COMPILE)
-        read = partial(self.batches.read, generator=self.augment)
         if self.shares is None:
-            runs, updates = self.fabric.setup(network, self.optimizer)
+            runs, updates = fabric.setup(network, self.optimizer)
         else:
-            runs = self.fabric.setup_module(network)
+            runs = fabric.setup_module(network)
             follow(self.optimizer, self.network, self.shares)
-            updates = self.fabric.setup_optimizers(self.optimizer)
-        parts = (runs, updates, self.fabric, read)
+            updates = fabric.setup_optimizers(self.optimizer)
+        read = partial(self.batches.read, generator=self.augment)
+        parts = (recipe, network if alone else runs, updates, fabric, read)
+        whole = recipe.compile and alone and not apart
         if recipe.cuda_graph:
-            return GraphedStep(recipe, *parts, generators=(self.augment,))
-        return Step(recipe, *parts)
+            return GraphedStep(*parts, whole=whole, generators=(self.augment,))
+        return Step(*parts, whole=whole)
 
     def finish(self) -> None:
         """Leave the trained weights in the caller's model."""

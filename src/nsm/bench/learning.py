@@ -45,9 +45,7 @@ class Learner:
         network, recipe = self.state.network, self.state.recipe
         passes = LAW_PASSES[self.inputs.device.type] if recipe.unit != "dCNN" else 1
         if recipe.compile:
-            found = self._chances(self.step.network, passes)
-            with self.state.fabric.autocast():
-                expected = self._chances(network, passes)
+            found, expected = (self._chances(how, passes) for how in (self.step.objective, self.step.plain_objective))
             if recipe.unit == "dCNN":
                 checks.close(found, expected, 1e-2, "probabilities", mean=True)  # bf16 turns a few signs of RGB over
             else:
@@ -55,9 +53,11 @@ class Learner:
         if recipe.unit != "dCNN":
             checks.follows_the_law(*checks.a_layer(network))
 
-    def _chances(self, network: Any, passes: int) -> Tensor:
+    def _chances(self, objective: Any, passes: int) -> Tensor:
         """Probabilities, averaged over passes, with gradients recorded as in training (else it compiles again)."""
-        total = sum(network(self.inputs).detach().float().softmax(-1) for _ in range(passes))
+        with self.state.fabric.autocast():
+            scale = 1 / len(self.labels)
+            total = sum(objective(self.inputs, self.labels, scale)[2].float().softmax(-1) for _ in range(passes))
         return total / passes  # type: ignore[return-value]
 
 

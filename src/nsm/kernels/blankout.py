@@ -12,6 +12,7 @@ words are those of the four inputs.
 
 # kernels are not Python, though they look like it
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false
 
 import torch
 import triton
