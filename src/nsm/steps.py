@@ -71,7 +71,7 @@ class Step:
             # an update is compiled for its own weights, so a process that trains many networks has many
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
             self.losses = batch_losses if whole else torch.compile(batch_losses, **COMPILE)
-            self.update = torch.compile(optimizer.optimizer.step, options={"combo_kernels": True})
+            self.update = torch.compile(optimizer.optimizer.step)
 
     def plain_objective(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         """What `batch_losses` returns of a batch, and the logits."""

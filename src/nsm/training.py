@@ -375,8 +375,9 @@ class _State:
             [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
             lr=torch.tensor(recipe.lr, device=self.fabric.device) if graph else recipe.lr,
             capturable=graph,
-            # one pass on the CPU (on CUDA it is compiled), but whole weights and shares would be rounded differently
+            # one pass on the CPU, but whole weights and shares would be rounded differently; on CUDA compiled, as a list
             fused=self.fabric.device.type == "cpu" and self.fabric.world_size == 1,
+            foreach=True if self.fabric.device.type == "cuda" else None,
         )
 
 
