@@ -43,7 +43,8 @@ class Ensemble(nn.Module):
         self._template[0].train(self.training)
         if self.apart:
             return torch.stack(self._on_streams(inputs) if inputs.is_cuda else self._in_turn(inputs))
-        return vmap(self._one, randomness="different")(self._state(), inputs)
+        state = {name: _Packed.apply(value) for name, value in self._state().items()}
+        return vmap(self._one, randomness="different")(state, inputs)
 
     def _one(self, state: dict[str, Tensor], x: Tensor) -> Any:
         return functional_call(self._template[0], state, (x,))
@@ -85,3 +86,15 @@ class Ensemble(nn.Module):
     def _state(self) -> dict[str, Tensor]:
         both = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         return {name.replace("/", "."): value for name, value in both.items()}
+
+
+class _Packed(torch.autograd.Function):
+    """The identity, whose gradient lies in memory as the weights do; in another order it would be copied."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.contiguous()

@@ -375,7 +375,7 @@ class _State:
             [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
             lr=torch.tensor(recipe.lr, device=self.fabric.device) if graph else recipe.lr,
             capturable=graph,
-            # one pass on the CPU, but whole weights and shares would be rounded differently; on CUDA compiled, as a list
+            # one pass on the CPU, but whole weights and shares would be rounded differently; on CUDA a compiled list
             fused=self.fabric.device.type == "cpu" and self.fabric.world_size == 1,
             foreach=True if self.fabric.device.type == "cuda" else None,
         )
