@@ -7,7 +7,8 @@ from nsm import functional
 
 def fma(a, b, c):
     """a b + c, rounded once (but for the second rounding of the few double results that lie between two floats)."""
-    return (a.double().cpu() * b.cpu() + c.cpu()).float()
+    a, b, c = (v.cpu().double() for v in (a, b, c))  # all of them: beside tensors with axes one without has no say
+    return (a * b + c).float()
 
 
 def erf(t):

@@ -111,10 +111,11 @@ class Step:
 
 
 class GraphedStep(Step):
-    """The step as a CUDA graph, and several as another one, captured anew when Adam's moments change.
+    """The step as a CUDA graph, and several as another one.
 
-    The first steps run as they are, on a stream of their own, so that every library has set itself up before it is
-    captured; so do batches of another shape, like a smaller last one. What is drawn and computed is the same.
+    The first steps run as they are, on a stream of their own, so that every library and compiler has set itself up
+    before it is captured; so do batches of another shape, like a smaller last one. When Adam's moments change, which
+    are constants of all this, it begins anew. What is drawn and computed is the same.
 
     Args:
         generators: Those that ``read`` draws from.
@@ -132,6 +133,7 @@ class GraphedStep(Step):
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """As `Step`; what it returns lies where the next replay writes."""
+        self._renew()
         self.ran += 1
         if self.ran == 1:
             self.shapes = [part.shape for part in what]
@@ -145,18 +147,21 @@ class GraphedStep(Step):
 
     def several(self, some: Sequence[Batch]) -> Tensor:
         """As `Step`."""
+        self._renew()
         if self.ran < self.WARM or len(some) != self.together or not all(self._fits(what) for what, _ in some):
             return super().several(some)
         return self._replay([what for what, _ in some], some[0][1])
+
+    def _renew(self) -> None:
+        moments = [group["betas"] for group in self.optimizer.param_groups]
+        if self.moments != moments:
+            self.moments, self.graphs, self.ran = moments, {}, 0
 
     def _fits(self, what: tuple[Tensor, ...]) -> bool:
         return [part.shape for part in what] == self.shapes
 
     def _replay(self, batches: Sequence[tuple[Tensor, ...]], size: int) -> Tensor:
         """Steps from as many batches, by a graph of their own."""
-        moments = [group["betas"] for group in self.optimizer.param_groups]
-        if self.moments != moments:
-            self.moments, self.graphs = moments, {}
         many = len(batches)
         if many not in self.graphs:
             self.graphs[many] = self._capture(tuple(part.new_empty(many, *part.shape) for part in batches[0]), size)
