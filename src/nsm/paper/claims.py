@@ -291,12 +291,13 @@ def _twin(findings: Findings) -> _Judged | None:
 def _others(findings: Findings) -> _Judged | None:
     """On MNIST the NSM (0.775 %) is better than bNSM (STE), BD, wBD, SN and BN (1.10 to 3.11 %)."""
     nsm = findings.row("table2", "MNIST", "bNSM")
-    others = [findings.row("table2", "MNIST", model) for model in ("bNSM (STE)", "BD", "wBD", "SN", "BN")]
-    there = [row for row in others if row]
+    others = {model: findings.row("table2", "MNIST", model) for model in ("bNSM (STE)", "BD", "wBD", "SN", "BN")}
+    there = [row for row in others.values() if row]
     if not (nsm and there):
         return None
-    words = ", ".join(f"{row['model']} {_words(row)}" for row in there)
-    return _Judged([nsm["mean"] < row["mean"] for row in there], f"bNSM {_words(nsm)}; {words}", _quick(nsm, *there))
+    words = [f"bNSM {_words(nsm)}", *(f"{row['model']} {_words(row)}" for row in there)]
+    words += _lacking([model for model, row in others.items() if not row])
+    return _Judged([nsm["mean"] < row["mean"] for row in there], "; ".join(words), _quick(nsm, *there))
 
 
 @_claim(
@@ -312,6 +313,7 @@ def _site(findings: Findings) -> _Judged | None:
     if not there:
         return None
     words = [f"{one['data']} {one['model']}: neuron {_words(one)}, synapse {_words(other)}" for one, other in there]
+    words += _lacking([f"{key[1]} {key[2]}" for key, rows in zip(pairs, both, strict=True) if not all(rows)])
     quick = any(_quick(*pair) for pair in there)
     return _Judged([_equal(one, other) for one, other in there], "; ".join(words), quick)
 
@@ -362,6 +364,10 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 def _words(row: dict[str, Any]) -> str:
     return f"{percent(row)} %"
+
+
+def _lacking(names: list[str]) -> list[str]:
+    return [f"not yet run: {', '.join(names)}"] if names else []
 
 
 def _epochs(record: dict[str, Any]) -> str:
