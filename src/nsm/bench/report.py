@@ -44,6 +44,8 @@ def cells(row: Row) -> dict[str, str]:
     ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3f}"
     if (same := row.get("same_dtype_ratio")) is not None:
         ratio += f" (bf16 ÷ bf16: {same:.3f})"
+    if (share := row.get("share_of_integer_limit")) is not None:
+        ratio += f" ({share:.0%} of the card's integer limit)"
     quick = " (extrapolated)" if row.get("extrapolated") else ""
     return {
         "work": work,

@@ -81,7 +81,7 @@ def differentiate(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def learn(
     ensemble: Ensemble, data: Dataset, recipe: Recipe, after: Callable[[], None] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Train networks side by side by one recipe, each on batches of its own; on a GPU the step is a captured graph.
+    """Train networks side by side by one recipe, each on batches of its own; on a GPU steps are compiled and captured.
 
     Args:
         ensemble: The networks at their start.
@@ -106,8 +106,9 @@ def learn(
             x, y = batches.read(*what, generator=augment)
             return (x, y) if ensemble.size > 1 else (x[None], y[None])
 
-        parts: Any = (recipe, *fabric.setup(ensemble.train(), optimizer), fabric, read)
-        step = GraphedStep(*parts, generators=(augment,)) if on_gpu else Step(*parts)
+        parts: Any = (recipe, ensemble.train(), fabric.setup_optimizers(optimizer), fabric, read)
+        whole = on_gpu and not ensemble.apart
+        step = GraphedStep(*parts, whole=whole, generators=(augment,)) if on_gpu else Step(*parts)
         losses = torch.zeros(ensemble.size, dtype=torch.float64, device=fabric.device)
         torch.manual_seed(derive(recipe.seed, "noise", 0))
         done = 0
