@@ -9,6 +9,7 @@ import nsm
 from law import check_independent, check_rate
 from nsm.ensemble import Ensemble
 from nsm.networks import UNITS, mnist_cnn
+from nsm.sequential import Sequential
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -60,3 +61,16 @@ def test_a_member_is_a_copy():
         one.get_parameter("weight").zero_()
     assert not torch.equal(both.get_parameter("weight")[1], one.get_parameter("weight"))
     assert list(both.state_dict()) == ["weight", "bias"]
+
+
+def test_members_by_vmap_compile_into_one_graph(monkeypatch):
+    """As on CUDA, where a graph that breaks within vmap would leave every operation to itself."""
+    monkeypatch.setattr(Ensemble, "apart", False)
+    torch.manual_seed(0)
+    members = [Sequential(nsm.NSMLinear(8, 20), nsm.NSMLinear(20, 4)) for _ in range(2)]
+    both = Ensemble(members)
+    states = torch.compile(both, fullgraph=True)(torch.randn(2, 1000, 8).sign())
+    states.sum().backward()
+    assert states.unique().tolist() == [-1, 1]
+    assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in both.parameters())
+    assert not any(layer.vmapped for layer in both.member(1))  # which may be transformed as one likes

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from nsm.layers import NSMLayer
+
 
 class Ensemble(nn.Module):
     """Networks side by side: inputs (members, batch, …) to outputs (members, batch, classes).
@@ -27,7 +29,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
-        self._template = (copy.deepcopy(members[0]),)  # in a tuple: its parameters are not this module's
+        self._template = (_copy(members[0], vmapped=True),)  # in a tuple: its parameters are not this module's
         parameters, buffers = stack_module_state(list(members))
         for name, value in parameters.items():
             trained = members[0].get_parameter(name).requires_grad
@@ -75,7 +77,7 @@ class Ensemble(nn.Module):
     def member(self, k: int) -> nn.Module:
         """A copy of member ``k``, on the device of the ensemble."""
         state = self._state()
-        network = copy.deepcopy(self._template[0]).to(next(iter(state.values())).device)
+        network = _copy(self._template[0], vmapped=False).to(next(iter(state.values())).device)
         network.load_state_dict({name: value[k].detach() for name, value in state.items()})
         return network.train(self.training)
 
@@ -86,6 +88,14 @@ class Ensemble(nn.Module):
     def _state(self) -> dict[str, Tensor]:
         both = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         return {name.replace("/", "."): value for name, value in both.items()}
+
+
+def _copy(network: nn.Module, vmapped: bool) -> nn.Module:
+    network = copy.deepcopy(network)
+    for module in network.modules():
+        if isinstance(module, NSMLayer):
+            module.vmapped = vmapped
+    return network
 
 
 class _Packed(torch.autograd.Function):

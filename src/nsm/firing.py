@@ -29,12 +29,13 @@ def can(
     inputs: Inputs,
     wiring: Wiring,
     estimator: Estimator,
+    vmapped: bool = False,
 ) -> bool:
     """Whether kernels have the law of a layer: t a line in the product, the noise not keyed by who draws it."""
     drawn = functional.resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
     blanked = isinstance(wiring, Dense) and isinstance(noise, Bernoulli)  # on every synapse
     return (
-        kernels_take(z)
+        kernels_take(z, vmapped)
         and inputs == "binary"
         and estimator == Probability()
         and (site == "neuron" or drawn == "moments" or (blanked and _triton_takes(z)))
@@ -128,10 +129,13 @@ def _noisy(z: Tensor, noise: Noise, generator: Generator | None, key: Tensor) ->
     return ((xi - noise.mean) * z).to(z.dtype)
 
 
-def kernels_take(z: Tensor) -> bool:
-    """Whether there are kernels for a tensor, within the reach of their indices; transforms and exports know none."""
+def kernels_take(z: Tensor, vmapped: bool = False) -> bool:
+    """Whether there are kernels for a tensor, within the reach of their indices; exports know none.
+
+    Nor do transforms but vmap, of which the caller must know.
+    """
     exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
-    if exporting or transformed() or not isinstance(z, Tensor):  # but what torch.fx traces with
+    if exporting or (not vmapped and transformed()) or not isinstance(z, Tensor):  # but what torch.fx traces with
         return False
     return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
 

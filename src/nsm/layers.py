@@ -34,6 +34,7 @@ class NSMLayer(Stochastic):
     site: Site
     draw: Draw
     inputs: Inputs
+    vmapped: bool = False  # whether vmap, and no other transform of torch.func, is all that it may be called under
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class NSMLayer(Stochastic):
 
     def _can_fire(self, z: Tensor, estimator: Estimator) -> bool:
         law = {"noise": self.noise, "site": self.site, "draw": self.draw, "inputs": self.inputs}
-        return firing.can(z, self.weight, wiring=self.wiring, estimator=estimator, **law)
+        return firing.can(z, self.weight, wiring=self.wiring, estimator=estimator, vmapped=self.vmapped, **law)
 
     def _fire(self, z: Tensor, **how: Any) -> Tensor:
         law = {"noise": self.noise, "site": self.site, "draw": self.draw, "wiring": self.wiring}

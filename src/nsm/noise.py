@@ -289,16 +289,14 @@ def integers(
         drawn = torch.randint(-(2**63), 2**63 - 1, words, device=device)
     else:
         drawn = torch.randint(-(2**63), 2**63 - 1, words, generator=generator, device=device)
-    if not (transformed() or torch.compiler.is_compiling()):  # vmap has no rule for this view
+    if not (torch.compiler.is_compiling() or transformed()):  # vmap has no rule for this view
         return drawn.view(kind)[:n].view(shape)
     cut = drawn.unsqueeze(-1) >> torch.arange(0, 64, 8 * kind.itemsize, device=device)
     return cut.to(kind).flatten()[:n].view(shape)
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func``, as vmap, is at work; within compiled code nobody needs to know."""
-    if torch.compiler.is_compiling():
-        return False
+    """Whether a transform of ``torch.func``, as vmap, is at work; torch.compile cannot look past this question."""
     return torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
 
 
