@@ -67,7 +67,7 @@ def _sixteen(KEY, counter, piece):
 @triton.jit
 def _fire(X, K, C, KEY, Z, rows, units, apart, BG: tl.constexpr):
     """A program takes BG groups of eight units of a row; a group has one Philox block."""
-    row, member = tl.program_id(0), tl.program_id(2)
+    row, member = tl.program_id(0), tl.program_id(2).to(tl.int64)
     X, Z, K, C = X + member * rows * units, Z + member * rows * units, K + member * units, C + member * units
     group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 8)[None, :]
     u = 8 * group + piece
@@ -80,7 +80,7 @@ def _fire(X, K, C, KEY, Z, rows, units, apart, BG: tl.constexpr):
 
 @triton.jit
 def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    i, member = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
+    i, member = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     inside, at, unit = i < size, member * size + i, member * UNITS + i % UNITS
     x, y = tl.load(X + at, inside, 0).to(tl.float32), tl.load(Y + at, inside, 0).to(tl.float32)
     u = x * tl.load(A + unit, inside, 0) + tl.load(B + unit, inside, 0) + y
@@ -90,7 +90,7 @@ def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
     """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
-    member = tl.program_id(2)
+    member = tl.program_id(2).to(tl.int64)
     X, G, DX = X + member * rows * units, G + member * rows * units, DX + member * rows * units
     K, C, PARTS = K + member * units, C + member * units, PARTS + 2 * member * tl.num_programs(0) * units
     u = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
@@ -120,7 +120,7 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
 def _blank(Z, KEY, OUT, p, below, size, apart, BG: tl.constexpr):
     """A program takes BG groups of sixteen elements; a group has one Philox block."""
     group, piece = tl.program_id(0) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 16)[None, :]
-    at, zero, member = 16 * group + piece, tl.zeros_like(group), tl.program_id(1)
+    at, zero, member = 16 * group + piece, tl.zeros_like(group), tl.program_id(1).to(tl.int64)
     Z, OUT = Z + member * size, OUT + member * size
     z = tl.load(Z + at, at < size, 0).to(tl.float32)
     a, b, c, d = tl.philox(tl.load(KEY + member * apart), group, zero, zero, zero)
