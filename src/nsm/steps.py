@@ -65,11 +65,11 @@ class Step:
         self.samples, self.smoothing = recipe.loss_samples, recipe.label_smoothing
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.synchronous = fabric.device.type == "cpu"
-        self.objective = torch.compile(self.plain_objective, **COMPILE) if whole else self.plain_objective
         self.losses, self.update = batch_losses, optimizer.step
-        if recipe.compile and not self.synchronous and fabric.world_size == 1:
-            # an update is compiled for its own weights, so a process that trains many networks has many
+        self.objective = torch.compile(self.plain_objective, **COMPILE) if whole else self.plain_objective
+        if recipe.compile:  # code is compiled for its own weights, so a process that trains many networks has much
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
+        if recipe.compile and not self.synchronous and fabric.world_size == 1:
             self.losses = batch_losses if whole else torch.compile(batch_losses, **COMPILE)
             self.update = torch.compile(optimizer.optimizer.step)
 
