@@ -8,6 +8,7 @@ also in results/search/<grid>.json. The test data are never looked at.
 """
 
 import argparse
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from nsm import record
 from nsm.paper.queue import jobs, work_through
-from nsm.paper.runs import Run, finished, summary
+from nsm.paper.runs import Run, result_path, same, summary
 from nsm.recipes import CIFAR10_CNN, EMNIST_CNN, MNIST_CNN, PI_MNIST, Recipe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,14 +102,18 @@ def variant(grid: str, name: str, epochs: int | None, last: int, inputs: tuple[i
 
 
 def table(runs: dict[str, Run], results: Path) -> list[dict[str, Any]]:
-    """What is known of every variant, the best first."""
+    """What is known of every variant, the best first, whichever of its last epochs were measured."""
     rows = []
     for name, run in runs.items():
-        parts = finished(run, results)
+        path = result_path(run.name, results)
+        parts = json.loads(path.read_text())["parts"] if path.exists() else []
+        measured = [replace(run, recipe=replace(run.recipe, measure_last=len(part["epochs"]))) for part in parts]
+        parts = [part for part, as_measured in zip(parts, measured, strict=True) if same(as_measured, [part])]
         errors = [sum(each) / len(each) for part in parts for each in part["errors"]]
         if errors:
-            seconds, loss = sum(part["seconds"] for part in parts), parts[0]["losses"][-1]
-            rows.append({"variant": name, **summary(errors), "loss": loss, "seconds": seconds})
+            about = {"loss": parts[0]["losses"][-1], "seconds": sum(part["seconds"] for part in parts)}
+            about |= {"measured_epochs": parts[0]["epochs"], "hardware": parts[0]["hardware"]}
+            rows.append({"variant": name, **summary(errors), **about})
     return sorted(rows, key=lambda row: row["mean"])
 
 
@@ -116,7 +121,7 @@ def main() -> int:
     """Run what is missing, and show what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid", choices=GRIDS)
-    parser.add_argument("--only", nargs="*", help="variants; all if none is named")
+    parser.add_argument("--only", nargs="*", help="variants to run; all if none is named")
     parser.add_argument("--epochs", type=int, default=None, help="fewer than the recipe's")
     parser.add_argument("--last", type=int, default=10, help="last epochs whose errors are averaged")
     parser.add_argument("--inputs", type=int, nargs=2, default=None, help="learn from and measure on so many")
@@ -128,12 +133,11 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "search")
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "search")
     asked = parser.parse_args()
-    names = asked.only or list(GRIDS[asked.grid][1])
+    changes = GRIDS[asked.grid][1]
     inputs = tuple(asked.inputs) if asked.inputs else None
-    runs = {name: variant(asked.grid, name, asked.epochs, asked.last, inputs) for name in names}
-    waiting = jobs(
-        list(runs.values()), work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together
-    )
+    runs = {name: variant(asked.grid, name, asked.epochs, asked.last, inputs) for name in changes}
+    some = [runs[name] for name in asked.only or changes]
+    waiting = jobs(some, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together)
     left = work_through(
         waiting,
         work=asked.work,
@@ -145,9 +149,11 @@ def main() -> int:
     rows = table(runs, asked.results)
     for row in rows:
         print(f"{row['mean']:.3f} ± {row['standard_error'] or 0:.3f} %  n={row['n']}  {row['variant']}")
-    changes = {name: GRIDS[asked.grid][1][name] for name in names}
     base = GRIDS[asked.grid][0].to_dict()
-    record.write(asked.results / f"{asked.grid}.json", {"recipe": base, "variants": changes, "rows": rows})
+    record.write(
+        asked.results / f"{asked.grid}.json",
+        {"recipe": base, "epochs": asked.epochs, "variants": changes, "rows": rows},
+    )
     print(f"not finished: {', '.join(left) or 'none'}")
     return bool(left)
 
