@@ -65,7 +65,7 @@ def test_every_unit_of_the_paper_can_be_cut(mesh, unit, monkeypatch):
 
     Without the kernels, whose noise is another in a layer that is hooked and so does not pool.
     """
-    monkeypatch.setattr("nsm.firing.kernels_take", lambda z: False)
+    monkeypatch.setattr("nsm.firing.kernels_take", lambda *_: False)
     network = build(Recipe(network="mnist-cnn", unit=unit))
     expected = copy.deepcopy(network).state_dict()
     inputs, labels = torch.randn(3, 1, 28, 28).sign(), torch.arange(3)
