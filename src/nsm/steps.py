@@ -70,7 +70,8 @@ class Step:
         if recipe.compile:  # code is compiled for its own weights, so a process that trains many networks has much
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
         if recipe.compile and not self.synchronous and fabric.world_size == 1:
-            self.losses = batch_losses if whole else torch.compile(batch_losses, **COMPILE)
+            if not whole:
+                self.losses = torch.compile(batch_losses, **COMPILE)
             self.update = torch.compile(optimizer.optimizer.step)
 
     def plain_objective(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -118,8 +118,9 @@ def bench(
 ) -> int:
     """Measure the speed of this machine, beside the networks an NSM replaces.
 
-    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds and blankout. The work scaling draws
-    time and memory against sizes, and is done only where it is named. A time is printed once its result was checked.
+    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds, seeds-cnn and blankout. The work
+    scaling draws time and memory against sizes, and is done only where it is named. A time is printed once its result
+    was checked.
 
     Example: nsm bench --only mnist-step mc
 

@@ -58,7 +58,8 @@ def layers(network: nn.Module) -> dict[str, nn.Linear | nn.Conv2d | NSMLayer]:
 def minibatches(data: Dataset, recipe: Recipe, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and labels of the first ``steps`` mini-batches that `nsm.train` would show."""
     recipe = replace(recipe, seeds=1)
-    batches, order = Batches(data, recipe, data.labels.device), Generator().manual_seed(derive(recipe.seed, "order"))
+    batches = Batches(data, recipe, data.labels.device)
+    order = Generator(batches.order_device).manual_seed(derive(recipe.seed, "order"))
     augment = Generator(data.labels.device).manual_seed(derive(recipe.seed, "augment", 0))
     done = epoch = 0
     while done < steps:
@@ -94,7 +95,8 @@ def learn(
     """
     recipe = replace(recipe, seeds=ensemble.size)
     with processes(recipe) as fabric:
-        batches, order = Batches(data, recipe, fabric.device), Generator().manual_seed(derive(recipe.seed, "order"))
+        batches = Batches(data, recipe, fabric.device)
+        order = Generator(batches.order_device).manual_seed(derive(recipe.seed, "order"))
         augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", 0))
         on_gpu = fabric.device.type == "cuda"
         lr = torch.tensor(recipe.lr, device=fabric.device) if on_gpu else recipe.lr
