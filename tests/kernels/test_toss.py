@@ -1,5 +1,6 @@
 """Predicting kernels against their twins in torch: in Triton's interpreter, or compiled if there is CUDA."""
 
+import math
 import os
 from typing import Any
 
@@ -50,7 +51,7 @@ def reference(x: Tensor, k: Tensor, c: Tensor, pool: tuple[int, int]) -> Tensor:
     height, width = x.shape[1] // down, x.shape[2] // right
     miss = fma(e, torch.tensor(-0.5), torch.tensor(0.5))[:, : height * down, : width * right]
     windows = miss.reshape(n, height, down, width, right, units).permute(0, 1, 3, 5, 2, 4).flatten(-2)
-    off = windows.cumprod(-1)[..., -1]  # one factor after the other
+    off = math.prod(windows.unbind(-1))  # one after the other, each rounded; cumprod rounds the last alone
     return fma(off, torch.tensor(-2.0), torch.tensor(1.0)).to(x.device)
 
 
