@@ -198,8 +198,9 @@ PI_MNIST_TUNED = replace(PI_MNIST, input_dropout=0.3, average_epochs=20)
 #: Table 2: the convolutional network on MNIST; every baseline of the table is ``unit=…``.
 MNIST_CNN = Recipe(network="mnist-cnn")
 
-#: The same network on digits that are shifted while it learns, with its weights averaged.
-MNIST_CNN_TUNED = replace(MNIST_CNN, augmentation="shift", average_epochs=20)
+#: The same network on digits that are shifted while it learns, at a larger rate and with its weights averaged: the best
+#: of results/search/mnist-cnn.
+MNIST_CNN_TUNED = replace(MNIST_CNN, augmentation="shift", lr=1e-3, average_epochs=20)
 
 #: Table 2: on the 26 letters of EMNIST.
 EMNIST_CNN = replace(MNIST_CNN, data="emnist-letters")
@@ -236,7 +237,7 @@ RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
     "pi-mnist-tuned": ("The same with wiped-out inputs and averaged weights", PI_MNIST_TUNED),
     "pi-mnist-stnn": ("With stochastic sigmoid units (Table 1)", PI_MNIST_STNN),
     "mnist-cnn": ("Convolutional network on MNIST (Table 2)", MNIST_CNN),
-    "mnist-cnn-tuned": ("The same with shifted inputs and averaged weights", MNIST_CNN_TUNED),
+    "mnist-cnn-tuned": ("The same with shifted inputs, a larger learning rate and averaged weights", MNIST_CNN_TUNED),
     "emnist-cnn": ("Convolutional network on EMNIST letters (Table 2)", EMNIST_CNN),
     "nmnist-cnn": ("Convolutional network on N-MNIST events (Table 2)", NMNIST_CNN),
     "cifar10-cnn": ("All-convolutional network on CIFAR-10 (Table 3)", CIFAR10_CNN),
