@@ -8,7 +8,7 @@ import torch
 import law
 from law import SITES, Case, check_layer, layer_of
 from noise_repeats import SHAPES, check_no_repeats
-from nsm.networks import bnsm, mnist_cnn
+from nsm.networks import bnsm, cifar_cnn, mnist_cnn
 from nsm.noise import Bernoulli, Gaussian
 from nsm.sampling import predict
 
@@ -74,3 +74,14 @@ def test_predictions_are_the_same_with_kernels_and_without(bf16, monkeypatch):
         assert torch.equal(found.votes, predict(model, x, 20, seed=0).votes)
         assert found.samples is not None
         torch.testing.assert_close(found.samples, predict(model, x, 20, seed=0, keep_samples=True).samples)
+
+
+def test_a_wide_network_is_predicted_in_two_gigabytes_a_picture():
+    """The CIFAR network at neuron noise, whose pictures have 98,304 numbers."""
+    torch.manual_seed(0)
+    model = cifar_cnn(bnsm).cuda()
+    x = torch.randn(10_000, 3, 32, 32, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    with torch.autocast("cuda", torch.bfloat16):
+        predict(model, x, 10, seed=0)
+    assert torch.cuda.max_memory_allocated() < 16 * 2**30

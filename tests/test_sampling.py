@@ -343,3 +343,30 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_number_of_samples():
         return max(sizes)
 
     assert largest(10) == largest(1000) == 10 * 5 * 4 * 6 * 6 // 4
+
+
+class Foreign(nn.Module):
+    """A network of another shape than nn.Sequential."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize(("site", "draw"), SITES)
+def test_wide_pictures_go_in_smaller_passes(site, draw, foreign, monkeypatch):
+    """Of 36 and more numbers a row, 32 times as many in a module that is not ours, a pass holds so many as fit."""
+    model, x, rows = small(site, draw), images(7), []
+    model[-1].register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    network = Foreign(model) if foreign else model
+    monkeypatch.setattr("nsm.stages.chain", lambda steps, z: None)  # whose pictures are bits
+    whole = predict(network, x, 20, seed=2)
+    assert max(rows) == 7 * 20
+    rows.clear()
+    monkeypatch.setattr("nsm.stages._NUMBERS", 36 * 50 * (32 if foreign else 1))
+    close(predict(network, x, 20, seed=2), whole)
+    assert 10 <= max(rows) <= 50

@@ -186,7 +186,7 @@ def predict(
         torch.manual_seed(seed)
         for batch in _batches(x):
             inputs = _as_inputs(batch, device, dtype)
-            for some in inputs.split(block):
+            for some in inputs.split(min(block, stages.fitting(inputs))):
                 parts.append(_predict(model, some, count, num_samples, seed, chunk_size, stop, keep_samples))
                 count += len(some)
     if not parts:
@@ -235,7 +235,7 @@ def _passes(
     """For each chunk: the inputs in it, their softmax (S, inputs, C), and which of these samples count (S, inputs)."""
     first, after = _open(steps, z)
     shared = first.share(z)
-    rows = first.rows(z.device)
+    rows = first.rows(shared)
     if chunk_size is None:  # of few inputs more samples, unless each may be the last
         chunk_size = _CHUNK if stop else max(_CHUNK, rows // len(z))
     together = max(1, rows // min(chunk_size, num_samples))

@@ -30,18 +30,20 @@ from nsm.noise import Bernoulli
 from nsm.sequential import window
 
 _ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
+_NUMBERS = 2**29  # in the widest picture of a pass: as much as keeps a GPU busy, and one or two GiB
+_WIDER = 32  # how much wider than its input a picture in a module may be that is not ours
 _DIGITS = {torch.bfloat16: 1, torch.float32: 2}
 
 
 class Opening(Protocol):
     """The first draw of a network, whose inputs are the same in all samples."""
 
-    def rows(self, device: torch.device) -> int:
-        """How many rows, inputs × samples, are best drawn in one pass."""
-        ...
-
     def share(self, z: Tensor) -> Any:
         """What all samples have in common."""
+        ...
+
+    def rows(self, shared: Any) -> int:
+        """How many rows, inputs × samples, are best drawn in one pass."""
         ...
 
     def take(self, shared: Any, some: Tensor) -> Any:
@@ -53,19 +55,30 @@ class Opening(Protocol):
         ...
 
 
+def fitting(picture: Tensor, wider: int = _WIDER) -> int:
+    """How many rows like that of ``picture`` fit into one pass, if they become ``wider`` times as wide."""
+    return max(1, _NUMBERS // (wider * picture[0].numel()))
+
+
+def _rows(*pictures: Tensor, wider: int = 1) -> int:
+    """How many rows are best drawn in one pass."""
+    most = _ROWS.get(pictures[0].device.type, _ROWS["cuda"])
+    return min(most, *(fitting(each, wider) for each in pictures))
+
+
 class Plain:
     """Any module that draws. Of a layer all samples share the moments, of another module its input."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
-    def rows(self, device: torch.device) -> int:
-        """How many rows are best drawn in one pass."""
-        return _ROWS.get(device.type, _ROWS["cuda"])
-
     def share(self, z: Tensor) -> tuple[Tensor, ...]:
         """The input, and the moments of a layer."""
         return (z, *self.module.moments(z)) if isinstance(self.module, NSMLayer) else (z,)
+
+    def rows(self, shared: tuple[Tensor, ...]) -> int:
+        """How many rows are best drawn in one pass."""
+        return _rows(*shared[:2], wider=_WIDER if len(shared) == 1 else 1)
 
     def take(self, shared: tuple[Tensor, ...], some: Tensor) -> tuple[Tensor, ...]:
         """The part of it that belongs to some inputs."""
@@ -107,10 +120,6 @@ class Layered:
     def __init__(self, layer: NSMLayer, pool: tuple[int, int] = (1, 1), *, flatten: bool = False) -> None:
         self.layer, self.pool, self.flatten = layer, pool, flatten
         self._made_for: Any = None
-
-    def rows(self, device: torch.device) -> int:
-        """How many rows are best drawn in one pass."""
-        return _ROWS.get(device.type, _ROWS["cuda"])
 
     def product(self, z: Tensor) -> Tensor:
         """w·z with the units last; t itself for a layer of real inputs."""
@@ -175,6 +184,10 @@ class Stage(Layered):
             kernel = None
         return e, functional.product_dtype(z), kernel
 
+    def rows(self, shared: tuple[Tensor, torch.dtype, Any]) -> int:
+        """How many rows are best drawn in one pass."""
+        return _rows(shared[0])
+
     def take(self, shared: tuple[Tensor, torch.dtype, Any], some: Tensor) -> tuple[Tensor, torch.dtype, Any]:
         """The part of it that belongs to some inputs."""
         e, dtype, kernel = shared
@@ -220,6 +233,10 @@ class Crossed(Layered):
     def share(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """What all samples have in common: z and w·z."""
         return z, self.product(z).contiguous()
+
+    def rows(self, shared: tuple[Tensor, Tensor]) -> int:
+        """How many rows are best drawn in one pass."""
+        return _rows(*shared)
 
     def take(self, shared: tuple[Tensor, Tensor], some: Tensor) -> tuple[Tensor, Tensor]:
         """The part of it that belongs to some inputs."""
@@ -333,13 +350,13 @@ class Chain:
     def __init__(self, stages: Sequence[Stage], lib: Any, first: bits.First, above: Sequence[bits.Layer]) -> None:
         self.stages, self.lib, self.first, self.above = stages, lib, first, above
 
-    def rows(self, device: torch.device) -> int:
-        """How many rows are best drawn in one pass."""
-        return 8192
-
     def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
         """The product of the first layer."""
         return self.stages[0].product(z).float(), functional.product_dtype(z)
+
+    def rows(self, shared: tuple[Tensor, torch.dtype]) -> int:
+        """How many rows are best drawn in one pass."""
+        return 8192
 
     def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[int, Any, torch.dtype]:
         """How many inputs there are, and the thresholds of their units."""
