@@ -81,9 +81,11 @@ def _table2() -> list[Row]:
         for unit, paper in zip(("dCNN", "bNSM", "gNSM"), papers, strict=True):
             rows.append(_convolutional("table2", data, short, unit, paper, replace(recipe, unit=unit), sizes))
         if data == "MNIST":
-            for unit, paper in (("bNSM", 0.775), ("gNSM", 0.805)):
-                tuned, noisy = (replace(base, unit=unit) for base in (recipes.MNIST_CNN_TUNED, _synapse(recipe)))
+            for unit, paper in zip(("dCNN", "bNSM", "gNSM"), papers, strict=True):
+                tuned = replace(recipes.MNIST_CNN_TUNED, unit=unit)
                 rows.append(_convolutional("table2", data, short, f"{unit}, tuned", paper, tuned, sizes))
+            for unit in ("bNSM", "gNSM"):
+                noisy = replace(_synapse(recipe), unit=unit)
                 rows.append(_convolutional("table2", data, short, f"{unit}, synapse noise", None, noisy, sizes))
     for unit, paper in (
         ("bNSM (STE)", 2.13), ("BD", 3.11), ("wBD", 2.72), ("SN", 2.05), ("BN", 1.10), ("bNSM (BinConcrete)", 0.78),
