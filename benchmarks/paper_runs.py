@@ -46,7 +46,9 @@ def main() -> int:
     if unknown:
         parser.error(f"Expected names of runs: {', '.join(known)}, but got {', '.join(unknown)}")
     runs = with_data([known[name] for name in asked.names or ORDER], asked.root, print)
-    waiting = jobs(runs, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together)
+    waiting = jobs(
+        runs, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together, known=known
+    )
     left = work_through(
         waiting,
         work=asked.work,

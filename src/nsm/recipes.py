@@ -53,7 +53,8 @@ class Recipe:
             Inputs to infer from are whole.
         input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
         initialize: Set β and b of NSM units from 100 inputs before the first step.
-        init_from: Folder of a run whose trained deterministic network is converted into this one's start.
+        init_from: Folder of a run whose trained deterministic network is converted into this one's start; of several
+            networks, each takes that of its own seed, as far as there are such.
         num_samples: Monte-Carlo samples for the validation error.
         measure_last: Last epochs in which that error is measured; None for all.
         seed: Seed of weights, order, augmentation and noise.

@@ -206,11 +206,10 @@ class _State:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
         recipe, device, text = self.recipe, self.fabric.device, repr(self.model)
         members = self._members()
-        trained = checkpoint.load(recipe.init_from) if recipe.init_from else None
         for k, member in enumerate(members):
             torch.manual_seed(derive(recipe.seed, "start", k))
-            if trained is not None:
-                start_from(member, trained.to(device))
+            if recipe.init_from:
+                start_from(member, _trained(recipe.init_from, recipe.seed + k).to(device))
             elif k:
                 _draw_anew(member)
             if recipe.initialize and any(isinstance(module, NSMLayer) for module in member.modules()):
@@ -450,6 +449,12 @@ def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> flo
             prediction = predict(network, inputs(), data.recipe.num_samples, seed=seed)
         wrong += (prediction.label != torch.cat(labels)).sum()
     return float(reduce(fabric, wrong)) / len(data.dataset)
+
+
+def _trained(folder: str, seed: int) -> nn.Module:
+    """The network of a seed in a run's folder; a seed beyond those that were trained there begins with the first."""
+    run = checkpoint.read_recipe(folder)
+    return checkpoint.load(folder, member=(seed - run.seed) % run.seeds)
 
 
 def _tensors(network: nn.Module) -> list[Tensor]:

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 import nsm
 from data import samples
-from nsm import checkpoint
+from nsm import checkpoint, record
 from nsm.data import DataError
 from nsm.paper import queue, runs, scaling, summary
 from nsm.paper.rows import ROWS, Row
@@ -91,23 +92,100 @@ def test_a_seed_counts_once(tmp_path):
     assert whole["n"] == 2
 
 
+def test_what_another_recipe_left_is_set_aside(tmp_path):
+    """A part that is finished, then one that was cut, then one that was cut on another kind of machine."""
+    run = replace(RUN, recipe=replace(SMALL, epochs=1), inputs=(100, 10))
+    folder, stale = part_folder(run, 0, 1, tmp_path), tmp_path / "stale/small"
+    folder.mkdir(parents=True)
+    (folder / runs.PART).write_text(json.dumps({"recipe": SMALL.to_dict(), "seeds": [0]}))
+    assert [job.name for job in queue.jobs([run], work=tmp_path, results=tmp_path, seeds=1, together=1)] == [
+        "small seed 0"
+    ]
+    assert json.loads((stale / "seed-0-1" / runs.PART).read_text())["recipe"] == SMALL.to_dict()
+    folder.mkdir()
+    checkpoint.begin(folder, SMALL, "a network")
+    runs.make_way(run, tmp_path)
+    assert checkpoint.read_recipe(stale / "seed-0-2") == SMALL
+    folder.mkdir()
+    checkpoint.begin(folder, run.recipe, "a network")  # which a machine with a GPU has with other words
+    train_part(run, 0, 1, tmp_path)
+    assert checkpoint.read_recipe(stale / "seed-0-3") == run.recipe
+    other = replace(run, recipe=replace(run.recipe, lr=2e-3))
+    assert json.loads(train_part(other, 0, 1, tmp_path).read_text())["recipe"]["lr"] == 2e-3
+    collect(other, tmp_path, tmp_path)
+    assert missing(other, tmp_path, 1) == []
+
+
+def test_a_result_is_written_only_if_it_is_new_and_says_where_it_was_made(tmp_path):
+    work, results, path = tmp_path / "work", tmp_path / "results", tmp_path / "results/paper/small.json"
+    elsewhere = {"hardware": "B", "python": "2.7", "platform": "other", "versions": {"torch": "9"}, "commit": "abc"}
+    part: dict[str, Any] = {"seeds": [0], "recipe": SMALL.to_dict(), "seconds": 1.0, "errors": [[2.0]], **elsewhere}
+    for seed, hardware in ((0, "B"), (1, "A")):
+        folder = part_folder(RUN, seed, 1, work)
+        folder.mkdir(parents=True)
+        (folder / runs.PART).write_text(json.dumps({**part, "seeds": [seed], "hardware": hardware}))
+    whole = collect(RUN, work, results)
+    assert json.loads(path.read_text()) == whole == {**(whole or {}), **elsewhere, "hardware": "A, B"}
+    written = path.stat().st_ino
+    assert queue.jobs([RUN], work=work, results=results, seeds=2, together=1) == []
+    assert path.stat().st_ino == written
+    (part_folder(RUN, 0, 1, work) / runs.PART).write_text(json.dumps({**part, "errors": [[50.0]]}))
+    collect(RUN, work, results)  # made once more, but the result has that seed
+    assert path.stat().st_ino == written
+    (part_folder(RUN, 0, 1, work) / runs.PART).write_text(json.dumps({**part, "seeds": [2]}))
+    assert missing(RUN, results, 3) == [2]
+    assert queue.jobs([RUN], work=work, results=results, seeds=3, together=1) == []
+
+
 def test_data_of_another_size_are_refused(tmp_path):
     with pytest.raises(DataError, match="Expected mnist to have 5 \\+ 6 inputs for small, but got 60,000 \\+ 10,000"):
         train_part(replace(RUN, sizes=(5, 6)), 0, 1, tmp_path)
 
 
 def test_a_start_from_another_run(tmp_path):
-    trained = replace(RUN, name="first", recipe=replace(SMALL, unit="dCNN", epochs=1))
-    later = replace(RUN, start="first", recipe=replace(SMALL, epochs=1, initialize=False, lr=1e-12))
+    """Each network starts from that of its own seed, as far as there are such."""
+    small = replace(RUN, inputs=(100, 10))
+    trained = replace(small, name="first", recipe=replace(SMALL, unit="dCNN", epochs=1))
+    later = replace(small, start="first", recipe=replace(SMALL, epochs=1, initialize=False, lr=1e-12))
     with pytest.raises(FileNotFoundError, match="to hold a trained network to start from"):
         train_part(later, 0, 1, tmp_path)
-    train_part(trained, 0, 1, tmp_path)
-    train_part(later, 0, 2, tmp_path)
-    before = checkpoint.load(part_folder(trained, 0, 1, tmp_path))
-    for member in (0, 1):
-        after = checkpoint.load(part_folder(later, 0, 2, tmp_path), member=member)
-        torch.testing.assert_close(after.get_parameter("out.weight"), before.get_parameter("out.weight"))
-        torch.testing.assert_close(after.get_parameter("fc1.weight"), before.get_parameter("fc1.0.weight"))
+    train_part(trained, 0, 2, tmp_path)
+    before = [checkpoint.load(part_folder(trained, 0, 2, tmp_path), member=k) for k in (0, 1)]
+    assert not torch.equal(*(network.get_parameter("out.weight") for network in before))
+    train_part(later, 1, 2, tmp_path)
+    for member, start in enumerate((before[1], before[0])):  # seed 2 begins with the first
+        after = checkpoint.load(part_folder(later, 1, 2, tmp_path), member=member)
+        torch.testing.assert_close(after.get_parameter("out.weight"), start.get_parameter("out.weight"))
+        torch.testing.assert_close(after.get_parameter("fc1.weight"), start.get_parameter("fc1.0.weight"))
+
+
+def test_networks_to_start_from_are_trained_where_only_their_result_is(tmp_path):
+    """Together with those that start from them; each from the folder of its own seed where those are apart."""
+    work, results = tmp_path / "work", tmp_path / "results"
+    first = replace(RUN, name="first", recipe=replace(SMALL, unit="dCNN"))
+    later = replace(RUN, name="later", start="first")
+    known = {"first": first, "later": later}
+
+    def planned(wanted: list[Run], together: int) -> list[str]:
+        found = queue.jobs(wanted, work=work, results=results, seeds=2, together=together, known=known)
+        return [job.name for job in found]
+
+    assert planned([later], 2) == ["first seed 0–1", "later seed 0–1"]
+    assert planned([later, first], 2) == ["first seed 0–1", "later seed 0–1"]
+    made = {**record.provenance(), "recipe": first.recipe.to_dict(), "seconds": 1.0}
+    for seed in (0, 1):
+        folder = part_folder(first, seed, 1, work)
+        folder.mkdir(parents=True)
+        (folder / runs.PART).write_text(json.dumps({**made, "seeds": [seed], "errors": [[1.0]]}))
+    collect(first, work, results)
+    assert planned([first], 2) == []
+    assert planned([later, first], 2) == ["first seed 0–1", "later seed 0–1"]  # no weights beside them
+    for seed in (0, 1):
+        (part_folder(first, seed, 1, work) / checkpoint.CHECKPOINT).touch()
+    assert planned([later], 2) == ["later seed 0", "later seed 1"]
+    assert [runs._start("first", seed, work).name for seed in (0, 1, 2, 3)] == ["seed-0", "seed-1"] * 2
+    known["first"] = replace(first, recipe=replace(first.recipe, lr=2e-3))  # by which those were not made
+    assert planned([later], 2) == ["first seed 0–1", "later seed 0–1"]
 
 
 def test_gestures_from_files_to_both_errors(tmp_path):

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsm.paper.runs import Run, collect, missing, part_folder
+from nsm.paper.runs import Run, collect, make_way, missing, part_folder, trained
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,46 @@ class Job:
         return f"{self.run.name} seed {self.seed}" + (f"–{self.seed + self.seeds - 1}" if self.seeds > 1 else "")
 
 
-def jobs(runs: Sequence[Run], *, work: Path, results: Path, seeds: int, together: int) -> list[Job]:
-    """The parts that results lack, at most ``together`` seeds in each."""
-    found = []
-    for run in runs:
+def jobs(
+    runs: Sequence[Run],
+    *,
+    work: Path,
+    results: Path,
+    seeds: int,
+    together: int,
+    known: Mapping[str, Run] | None = None,
+) -> list[Job]:
+    """The parts that results lack, at most ``together`` seeds in each, and those that they start from.
+
+    A run whose result is there, but whose networks are not, is trained again where another starts from them.
+
+    Args:
+        runs: What is wanted.
+        work: Folder of the parts; what other recipes left there is set aside.
+        results: Folder of the results.
+        seeds: Networks of each run.
+        together: Seeds in one part.
+        known: Runs that others may start from, by name, if ``runs`` are not all of them.
+    """
+    known = {run.name: run for run in runs} if known is None else known
+    found: list[Job] = []
+    for run in sorted(runs, key=lambda run: run.start is not None):  # those that others start from come first
+        make_way(run, work)
         collect(run, work, results)  # what a process finished whose parent did not live to see it
-        lacking = missing(run, results, seeds)
-        found += [Job(run, some[0], len(some)) for some in _stretches(lacking, together)]
+        lacking, longest = missing(run, results, seeds), together
+        if lacking and run.start is not None:
+            make_way(known[run.start], work)
+            if not trained(run.start, work) and run.start not in {job.run.name for job in found}:
+                found += _cut(known[run.start], lacking, together)
+            homes = {*trained(run.start, work).values()}
+            homes |= {part_folder(job.run, job.seed, job.seeds, work) for job in found if job.run.name == run.start}
+            longest = together if len(homes) == 1 else 1  # each from the folder that has its seed
+        found += _cut(run, lacking, longest)
     return found
+
+
+def _cut(run: Run, seeds: list[int], longest: int) -> list[Job]:
+    return [Job(run, some[0], len(some)) for some in _stretches(seeds, longest)]
 
 
 def _stretches(seeds: list[int], longest: int) -> list[list[int]]:

@@ -58,7 +58,7 @@ def reproduce(
         known |= {run.name: module.QUICK.of(run) if quick else run for run in module.runs().values()}
     wanted = [known[name] for table in tables for name in importlib.import_module(f"nsm.paper.{table}").runs()]
     waiting = jobs(with_data(wanted, root, say), work=work, results=results, seeds=seeds,
-                   together=together or (1 if ray else seeds))  # fmt: skip
+                   together=together or (1 if ray else seeds), known=known)  # fmt: skip
     left = _work_through(waiting, ray, processes, root, work, results, say)
     found: dict[str, Any] = {"quick": quick, "results": str(results), "not_finished": left, "figures": {}}
     if tables:

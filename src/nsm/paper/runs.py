@@ -10,6 +10,7 @@ where RUN is the name of a run of `nsm.paper.rows`, or a `Run` as JSON.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -129,18 +130,28 @@ def part_folder(run: Run, seed: int, seeds: int, work: Path) -> Path:
 
 
 def train_part(run: Run, seed: int, seeds: int, work: Path, root: Path | None = None) -> Path:
-    """Train and measure some seeds of a run, from where it was cut if it was; returns the part's file."""
+    """Train and measure some seeds of a run, from where it was cut if it was; returns the part's file.
+
+    What another recipe left in the part's folder is set aside.
+    """
     folder = part_folder(run, seed, seeds, work)
+    if not _made_by(run, folder):
+        set_aside(folder)
     if (folder / PART).exists():
         return folder / PART
     recipe = replace(_on_device(run.recipe), seed=seed, seeds=seeds)
-    if run.start is not None:
-        recipe = replace(recipe, init_from=str(_trained(run.start, work)))
+    if resume := (folder / checkpoint.RUN).exists():
+        began = checkpoint.read_recipe(folder)
+        recipe = replace(recipe, init_from=began.init_from)
+        if recipe != began:  # on another kind of machine
+            set_aside(folder)
+            return train_part(run, seed, seeds, work, root)
+    elif run.start is not None:
+        recipe = replace(recipe, init_from=str(_start(run.start, seed, work)))
     train, test = _data(run, root)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "weights"))
         model = build(recipe)
-    resume = (folder / checkpoint.RUN).exists()
     history = fit(model, train, recipe, validation=test, run_dir=folder, resume=resume)
     measured = [row for row in history.rows if row["validation_error"] is not None]
     errors = [row.get("validation_errors", [row["validation_error"]]) for row in measured]  # (epochs, seeds)
@@ -172,12 +183,43 @@ def _on_device(recipe: Recipe) -> Recipe:
     return replace(recipe, precision="bf16-mixed", compile=True, cuda_graph=True, save_every=20_000)
 
 
-def _trained(start: str, work: Path) -> Path:
-    """The folder of a finished part of the run to start from."""
-    finished = sorted((work / start).glob(f"*/{PART}"))
-    if not finished:
-        raise FileNotFoundError(f"Expected {work / start} to hold a trained network to start from, but got none")
-    return finished[0].parent
+def trained(name: str, work: Path) -> dict[int, Path]:
+    """For every seed of a run whose network is in ``work``, the folder of its part."""
+    parts = [path for path in sorted((work / name).glob(f"*/{PART}")) if _has_weights(path.parent)]
+    return {seed: path.parent for path in parts for seed in json.loads(path.read_text())["seeds"]}
+
+
+def _has_weights(folder: Path) -> bool:
+    return (folder / checkpoint.CHECKPOINT).exists()
+
+
+def _start(name: str, seed: int, work: Path) -> Path:
+    """The folder that has the network of this seed to start from; where none has, the others take turns."""
+    homes = trained(name, work)
+    if not homes:
+        raise FileNotFoundError(f"Expected {work / name} to hold a trained network to start from, but got none")
+    return homes.get(seed) or homes[sorted(homes)[seed % len(homes)]]
+
+
+def make_way(run: Run, work: Path) -> None:
+    """Set aside all that another recipe left in the folder of a run."""
+    for folder in sorted((work / run.name).glob("*/")):
+        if not _made_by(run, folder):
+            set_aside(folder)
+
+
+def _made_by(run: Run, folder: Path) -> bool:
+    """Whether what is in the folder of a part, if anything, was made by the recipe of this run."""
+    files = (folder / name for name in (PART, checkpoint.RUN))
+    return same(run, [json.loads(file.read_text()) for file in files if file.exists()])
+
+
+def set_aside(folder: Path) -> None:
+    """Move the folder of a part to ``stale`` among the runs, where nobody looks for it; nothing is deleted."""
+    stale = folder.parent.parent / "stale" / folder.parent.name
+    stale.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(folder):  # nobody trains there
+        folder.rename(next(to for k in itertools.count(1) if not (to := stale / f"{folder.name}-{k}").exists()))
 
 
 def _data(run: Run, root: Path | None) -> tuple[Dataset, Dataset]:
@@ -231,9 +273,12 @@ def missing(run: Run, results: Path, seeds: int) -> list[int]:
 
 
 def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
-    """Join the finished parts of a run with those of its result, and write that; None where there are none."""
+    """Join the finished parts of a run with those of its result, and write what is new; None where there are none.
+
+    A part that the result has already stays, though it was made once more: for its weights, on another machine.
+    """
     found = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
-    parts = {tuple(part["seeds"]): part for part in [*finished(run, results), *found] if same(run, [part])}
+    parts = {tuple(part["seeds"]): part for part in [*found, *finished(run, results)] if same(run, [part])}
     if not parts:
         return None
     chosen: list[dict[str, Any]] = []
@@ -248,14 +293,21 @@ def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
         "run": run.name,
         "start": run.start,
         "quick": run.quick,
-        "hardware": chosen[0]["hardware"],
-        "commit": chosen[0]["commit"],
         **summary(errors),
         "seconds": sum(part["seconds"] for part in chosen),
         "parts": chosen,
     }
-    record.write(result_path(run.name, results), result)
-    return result
+    return keep(result_path(run.name, results), result, chosen)
+
+
+def keep(path: Path, content: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write what was made of parts, with their provenance instead of this process's; not if that is there already."""
+    made = {key: parts[0][key] for key in ("hardware", "python", "platform", "versions", "commit")}
+    made["hardware"] = ", ".join(sorted({part["hardware"] for part in parts}))
+    whole = {**made, **content}
+    if not path.exists() or json.loads(path.read_text()) != whole:
+        record.write(path, whole)
+    return whole
 
 
 def summary(values: list[float]) -> dict[str, Any]:
