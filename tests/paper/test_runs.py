@@ -17,7 +17,7 @@ import nsm
 from data import samples
 from nsm import checkpoint, record
 from nsm.data import DataError
-from nsm.paper import queue, runs, scaling, summary
+from nsm.paper import queue, runs, scaling, summary, table1
 from nsm.paper.rows import ROWS, Row
 from nsm.paper.runs import Run, collect, finished, from_rows, missing, part_folder, train_part
 from nsm.recipes import PI_MNIST, Recipe
@@ -319,6 +319,31 @@ def test_rows_of_a_run_whose_weights_are_scaled(tmp_path):
     assert (absent["mean"], absent["n"], absent["reason"]) == (None, 0, "not run yet")
     assert rows["table4", "DVS Gestures", "IBM EEDN"]["reason"].startswith("another system's")
     assert all((row["mean"] is None) == (row["reason"] is not None) for row in rows.values())
+
+
+def test_curves_carry_the_provenance_of_their_parts_and_are_written_once(tmp_path):
+    known = table1.runs()
+    made = {"hardware": "H", "python": "2.7", "platform": "P", "versions": {"torch": "9"}, "commit": "abc"}
+    part = {**made, "seeds": [0], "seconds": 1.0, "epochs": [1, 2], "errors": [[3.0, 2.0]], "test_inputs": 10}
+    part |= {"training_inputs": 100, "scaling": {"weights": {"0.1": [4.0], "1.0": [2.0]}}}
+    for name in ("pi-mnist-nsm", "pi-mnist-stnn-convergence"):
+        folder = part_folder(known[name], 0, 1, tmp_path / "work")
+        folder.mkdir(parents=True)
+        (folder / runs.PART).write_text(json.dumps({**part, "recipe": known[name].recipe.to_dict()}))
+        collect(known[name], tmp_path / "work", tmp_path)
+    paths = [tmp_path / "paper/scaling.json", tmp_path / "paper/convergence.json", tmp_path / "paper.json"]
+    written = []
+    for _ in range(2):
+        table1.finish(tmp_path, known)
+        summary.write(tmp_path, known)
+        written.append([path.stat().st_ino for path in paths])
+    assert written[0] == written[1]
+    scaled, convergence, _ = (json.loads(path.read_text()) for path in paths)
+    assert scaled == {**made, "quick": False, "curves": scaled["curves"]}
+    assert scaled["curves"]["NSM"]["weights"]["0.1"]["mean"] == 4
+    assert convergence["curves"] == {"StNN": {"epochs": [1, 2], "errors": [[3.0, 2.0]]}}
+    table1.finish(tmp_path, {name: replace(run, quick=True) for name, run in known.items()})
+    assert json.loads(paths[1].read_text())["quick"]
 
 
 def test_another_recipe_in_the_results_is_not_this_rows(tmp_path):

@@ -21,9 +21,11 @@ def rows(results: Path, runs: dict[str, Run] | None = None) -> list[dict[str, An
 
 
 def write(results: Path, runs: dict[str, Run] | None = None) -> Path:
-    """Write all rows to paper.json; the file of each run has more."""
-    record.write(results / "paper.json", {"rows": rows(results, runs)})
-    return results / "paper.json"
+    """Write all rows to paper.json, if one of them is new; the file of each run has more."""
+    path, found = results / "paper.json", rows(results, runs)
+    if not path.exists() or load(results) != found:
+        record.write(path, {"rows": found})
+    return path
 
 
 def _row(row: Row, run: Run | None, results: Path) -> dict[str, Any]:

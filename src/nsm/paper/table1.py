@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from nsm import record
-from nsm.paper.runs import SCALED, Quick, Run, from_rows
+from nsm.paper.runs import SCALED, Quick, Run, finished, from_rows, keep
 from nsm.paper.summary import curves
 
 QUICK = Quick(inputs=(6_000, 300), epochs=2, samples=10)
@@ -24,9 +23,9 @@ def runs() -> dict[str, Run]:
 
 def finish(results: Path, done: dict[str, Run]) -> None:
     """Write the curves that are not rows: error against the factor of the weights, and against the epoch."""
-    scaling = curves(results, done, SCALED, "scaling")
-    if scaling:
-        record.write(results / "paper" / "scaling.json", {"curves": scaling})
-    convergence = curves(results, done, CONVERGENCE, "errors")
-    if convergence:
-        record.write(results / "paper" / "convergence.json", {"curves": convergence})
+    for name, shown, pick in (("scaling", SCALED, "scaling"), ("convergence", CONVERGENCE, "errors")):
+        parts = [part for run in shown.values() for part in finished(done[run], results)]
+        if parts:
+            quick = any(done[run].quick for run in shown.values())
+            content = {"quick": quick, "curves": curves(results, done, shown, pick)}
+            keep(results / "paper" / f"{name}.json", content, parts)
