@@ -1,15 +1,29 @@
 """`nsm reproduce`: which runs a table has, that quick results are kept apart, and what is shown."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import nsm
 from nsm import cli
+from nsm.commands.measuring import What, _comparison
+from nsm.commands.saying import open_console
+from nsm.paper import (
+    figure_percentiles,
+    figure_statistics,
+    figure_weights,
+    precision,
+    showing,
+    table1,
+    table2,
+    table3,
+    table4,
+)
 from nsm.paper import reproduce as room
-from nsm.paper import table1, table2, table3, table4
 from nsm.paper.reproduce import reproduce
 from nsm.paper.rows import ROWS
 from nsm.paper.runs import Quick, from_rows
@@ -66,6 +80,57 @@ def test_quick_results_are_marked_and_kept_apart(place, monkeypatch, capsys):
     assert "1.36" in shown
 
 
+def test_what_is_shown_is_compared_with_the_paper(capsys):
+    rows = [{"data": "PI MNIST", "model": "NSM", "paper": 1.36, "standard_error": 0.02, "n": 5, "mean": 1.5}]
+    rows += [{**rows[0], "model": "StNN", "mean": None, "n": 0, "reason": "no time"}]
+    for quick in (False, True):
+        open_console().print(_comparison([{**row, "quick": quick} for row in rows], quick))
+        nsm_row, stnn_row = (line for line in capsys.readouterr().out.splitlines() if "PI MNIST" in line)
+        end = ["1.50", "±", "0.02", "(quick)", "5"] if quick else ["1.50", "±", "0.02", "5", "+0.14", "▼"]
+        assert nsm_row.split()[-len(end) :] == end
+        assert stnn_row.rstrip().endswith("not run: no time")
+
+
+def test_all_is_everything_and_each_can_be_had_alone(place, monkeypatch, capsys):
+    assert set(get_args(What)) == {*room.TABLES, *room.FIGURES, "all"}
+    for name in room.FIGURES:
+        module = importlib.import_module(f"nsm.paper.{name.replace('-', '_')}")
+        monkeypatch.setattr(module, "run", lambda name=name, **asked: {"name": name, **asked})
+    monkeypatch.setattr(room, "work_through", lambda waiting, **_: [])
+    found = reproduce("all", seeds=3, say=lambda _: None)
+    assert {row["table"] for row in found["rows"]} == set(room.TABLES)
+    asked = {"quick": False, "seeds": 3, "results": Path("results")}
+    assert found["figures"] == {name: {"name": name, **asked} for name in room.FIGURES}
+    assert cli.main(["reproduce", "operations", "--results", "elsewhere"]) == 0
+    assert capsys.readouterr().out == "operations: see elsewhere/operations.json\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "inner", "outcome"),
+    [
+        (figure_percentiles, "_networks", {}),
+        (figure_weights, "_watch", {}),
+        (figure_statistics, "_compare", {"step": [], "histograms": {}, "curves": {}, "cosines": {}}),
+        (precision, "_train", [{"lr": 1e-3, "validation_error": 1.0}] * len(precision.BITS)),
+    ],
+)
+def test_a_figure_is_not_run_again(tmp_path, monkeypatch, module, inner, outcome):
+    """Nor replaced by a smaller one; one with more seeds is run."""
+    calls = list[None]()
+    monkeypatch.setattr(module, inner, lambda *_: (calls.append(None), outcome)[1])
+    monkeypatch.setattr(module, "draw", lambda _: None)
+    monkeypatch.setattr(showing, "save", lambda *_: [])
+    record = module.run(seeds=2, results=tmp_path)
+    assert not record["quick"]
+    assert (record["seeds"], set(record["recipes"])) == (2, set(module.RECIPES))
+    first = len(calls)
+    for asked in ({"seeds": 2}, {"seeds": 1}, {"seeds": 2, "quick": True}):
+        assert module.run(**asked, results=tmp_path) == record
+    assert len(calls) == first > 0
+    module.run(seeds=3, results=tmp_path)
+    assert len(calls) > first
+
+
 def test_runs_without_their_data_are_left_out(place):
     said: list[str] = []
     found = reproduce("table4", seeds=1, say=said.append)
@@ -91,6 +156,10 @@ def test_wrong_arguments(place, capsys):
     for words, message in (
         (["table1", "--seeds", "0"], "Expected --seeds to be at least 1, but got 0"),
         (["table5"], "table5"),
+        (["table1", "--quick", "--results", "x"], "Expected no other folder than runs/quick with --quick, but got x"),
+        (["table1", "--quick", "--work", "y"], "Expected no other folder than runs/quick with --quick, but got y"),
+        (["figure-weights", "--ray"], "Expected --ray with a table or all, but got figure-weights"),
+        (["precision", "--processes", "2"], "Expected --processes with a table or all, but got precision"),
     ):
         assert cli.main(["reproduce", *words]) == 2
         assert message in capsys.readouterr().err

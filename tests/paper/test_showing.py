@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from nsm.paper.showing import COLORS, STYLES, read, save, write
+from nsm.paper.showing import COLORS, STYLES, measured, read, save, write
 
 
 def test_a_record_is_written_rounded_with_its_provenance_and_read_again(tmp_path):
@@ -29,6 +29,52 @@ def test_a_record_is_written_rounded_with_its_provenance_and_read_again(tmp_path
     assert json.loads(text) == written
     assert '"curve": [0.33333, 0.66667]' in text  # a list of numbers takes one line
     assert [path.name for path in (tmp_path / "sub").iterdir()] == ["name.json"]
+
+
+def test_the_same_content_is_not_written_again(tmp_path):
+    """Nor is it said to have been made here and now."""
+    path = tmp_path / "name.json"
+    write("name", {"rows": [1.0, 2.0]}, tmp_path)
+    path.write_text(path.read_text().replace('"python": "3', '"python": "2'))
+    assert write("name", {"rows": (1.0, 2.0)}, tmp_path)["python"].startswith("2")
+    assert write("name", {"rows": [1.0, 3.0]}, tmp_path)["python"].startswith("3")
+
+
+def test_a_figure_that_stands_is_only_drawn(tmp_path, capsys):
+    """One of the same settings and no fewer seeds; a full one also before a smaller one of whatever settings."""
+    recipes = {"NSM": {"epochs": 5, "lr": 1e-3}}
+    full = {"about": "x", "quick": False, "seeds": 3, "steps": 200, "recipes": recipes}
+    runs, drawn = list[int](), list[dict]()
+
+    def draw(record):
+        drawn.append(record)
+        return Figure()
+
+    def ask(**asked):
+        """Whether it was measured."""
+        before = len(runs)
+        record = measured("name", {**full, **asked}, lambda: {"curve": runs.append(1) or [0.5]}, draw, tmp_path)
+        assert record == read("name", tmp_path) == drawn[-1]
+        return len(runs) > before
+
+    assert ask()
+    assert not ask(about="in other words")
+    assert not ask(seeds=1)
+    assert not ask(quick=True, steps=20)
+    assert not ask(quick=True, steps=20, seeds=9)
+    assert not ask(seeds=1, steps=300)
+    assert not ask(recipes={"NSM": {**recipes["NSM"], "weight_decay": 0.0}})  # a field that is younger than the record
+    assert not ask(new=1)
+    assert capsys.readouterr().err.count("name.json of 3 seeds stands and is only drawn") == 7
+    assert read("name", tmp_path)["seeds"] == 3  # type: ignore[index]
+    assert ask(seeds=4)
+    assert ask(seeds=4, recipes={"NSM": {"epochs": 5, "lr": 2e-3}})
+    assert ask(seeds=4, steps=300)
+    (tmp_path / "name.json").unlink()
+    assert ask(quick=True, steps=20)
+    assert not ask(quick=True, steps=20)
+    assert ask(quick=True, steps=30)
+    assert ask()
 
 
 def test_what_is_not_there_is_none(tmp_path):

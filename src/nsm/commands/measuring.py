@@ -9,26 +9,28 @@ import tyro
 
 from nsm.commands.saying import Folder, UsageError, open_console, print_json
 
+What = Literal[
+    "table1", "table2", "table3", "table4",
+    "figure-percentiles", "figure-weights", "figure-statistics", "precision", "operations", "all",
+]  # fmt: skip
+
 
 def reproduce(
-    what: Annotated[
-        Literal[
-            "table1", "table2", "table3", "table4", "figure-percentiles", "figure-weights", "figure-statistics", "all"
-        ],
-        tyro.conf.Positional,
-    ],
+    what: Annotated[What, tyro.conf.Positional],
     quick: bool = False,
     seeds: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None,
     processes: int = 1,
     ray: bool = False,
     root: Folder = None,
-    work: Path = Path("runs/paper"),
-    results: Path = Path("results"),
+    work: Folder = None,
+    results: Folder = None,
     json: bool = False,
 ) -> int:
     """Run a table or figure of the paper again, and show how it came out beside the paper.
 
-    What is in the results already, with the same recipe and as many seeds, is not run again; what was cut is resumed.
+    What is in the results already, with the same recipe and as many seeds, is not run again; a table that was cut is
+    resumed. Beyond the paper's tables and figures, precision is learning with weights of few bits, and operations
+    counts what an inference takes.
 
     Example: nsm reproduce table1 --quick --seeds 1
 
@@ -36,17 +38,23 @@ def reproduce(
         what: Which table or figure, or all.
         quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
         seeds: Networks for each row. Default: 5, of a small version 2.
-        processes: How many parts to train at the same time on this machine.
-        ray: Spread the work over a Ray cluster; RAY_ADDRESS names it.
+        processes: How many runs of tables to train at the same time on this machine.
+        ray: Spread the runs of tables over a Ray cluster; RAY_ADDRESS names it.
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
-        work: Folder of the runs.
-        results: Folder of the results.
+        work: Folder of the tables' runs. Default: runs/paper
+        results: Folder of the results. Default: results
         json: Print JSON instead of a table.
     """
     seeds = (2 if quick else 5) if seeds is None else seeds
     for option, value in (("--seeds", seeds), ("--processes", processes)):
         if value < 1:
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
+    if quick and (work or results):
+        raise UsageError(f"Expected no other folder than runs/quick with --quick, but got {work or results}")
+    if not what.startswith("table") and what != "all":
+        for option, value in (("--processes", processes > 1), ("--ray", ray), ("--root", root), ("--work", work)):
+            if value:
+                raise UsageError(f"Expected {option} with a table or all, but got {what}")
     from nsm.paper.reproduce import reproduce as run_again
 
     said = functools.partial(print, file=sys.stderr, flush=True)
@@ -63,24 +71,28 @@ def reproduce(
         open_console().print(_comparison(found["rows"], quick))
         print(f"{found['file']} has all rows")
     for name in found["figures"] if not json else ():
-        print(f"{name}: see {found['results']}/figures/{name}.png")
+        drawing = Path(found["results"]) / "figures" / f"{name}.png"
+        print(f"{name}: see {drawing if drawing.exists() else Path(found['results']) / f'{name}.json'}")
     return 1 if found["not_finished"] else 0
 
 
 def _comparison(rows: list[dict[str, Any]], quick: bool) -> Any:
-    """The table that sets our errors beside the paper's."""
+    """The table that sets our errors beside the paper's; small versions are not compared."""
     from rich import box
     from rich.table import Table
 
+    from nsm.paper.findings import MEANING, difference, mark, ours
+
     title = "test error in percent" + (" (quick version: not to be compared)" if quick else "")
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("data", "model", "paper", "ours", "n"):
+    legend = None if quick else "; ".join(f"{sign} {meaning}" for sign, meaning in MEANING.items())
+    table = Table(box=box.SIMPLE_HEAD, title=title, caption=legend, title_justify="left", caption_justify="left",
+                  pad_edge=False, padding=(0, 1, 0, 0))  # fmt: skip
+    for column in ("data", "model", "paper", "ours", "n", *(() if quick else ("difference", ""))):
         table.add_column(column, justify="left" if column in ("data", "model") else "right", overflow="fold")
     for row in rows:
-        paper = "" if row["paper"] is None else f"{row['paper']:g}"
-        spread = "" if row["standard_error"] is None else f" ± {row['standard_error']:.3f}"
-        ours = f"– {row['reason']}" if row["mean"] is None else f"{row['mean']:.3f}{spread}"
-        table.add_row(row["data"], row["model"], paper, ours, str(row["n"] or ""))
+        paper, apart = ("" if row["paper"] is None else f"{row['paper']:g}"), difference(row)
+        compared = () if quick else ("" if apart is None else f"{apart:+.2f}", mark(row))
+        table.add_row(row["data"], row["model"], paper, ours(row), str(row["n"] or ""), *compared)
     return table
 
 

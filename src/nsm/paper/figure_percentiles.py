@@ -5,7 +5,6 @@ last hidden layer fires: t for the NSM, whose P is ½(1 + erf t), and w·z for t
 units and inputs of the mini-batch are pooled. Each mini-batch is looked at before it is learned from.
 """
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from nsm import data
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, RESULTS, command, label, save, write
+from nsm.paper.showing import COLORS, RESULTS, command, label, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -32,7 +31,19 @@ def run(quick: bool = False, seeds: int = 5, results: Path = RESULTS) -> dict[st
 
     Of every mini-batch the record has the percentiles, averaged over seeds, and for every seed how far they moved.
     """
-    steps, began = 40 if quick else 200, time.perf_counter()
+    steps = 40 if quick else 200
+    settings = {
+        "about": "percentiles of the input to the last hidden layer, pooled over units and inputs of a mini-batch",
+        "quick": quick,
+        "seeds": seeds,
+        "steps": steps,
+        "shares": list(PERCENTILES),
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
+    }
+    return measured(NAME, settings, lambda: {"networks": _networks(seeds, steps)}, draw, results)
+
+
+def _networks(seeds: int, steps: int) -> dict[str, Any]:
     digits = data.load("mnist", "train+validation").to(device())
     networks = {}
     with torch.random.fork_rng(enabled=True):
@@ -42,19 +53,7 @@ def run(quick: bool = False, seeds: int = 5, results: Path = RESULTS) -> dict[st
                 "percentiles": curves.mean(0).T.tolist(),  # (3, steps)
                 "movement": _movement(curves).tolist(),
             }
-    result = {
-        "about": "percentiles of the input to the last hidden layer, pooled over units and inputs of a mini-batch",
-        "quick": quick,
-        "seeds": seeds,
-        "steps": steps,
-        "shares": list(PERCENTILES),
-        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
-        "networks": networks,
-        "seconds": time.perf_counter() - began,
-    }
-    result = write(NAME, result, results)
-    save(draw(result), NAME, results)
-    return result
+    return networks
 
 
 def _curve(recipe: Recipe, digits: data.Dataset, steps: int) -> Tensor:

@@ -7,7 +7,6 @@ the angle between two draws of the NSM's own gradient is shown beside: no other 
 """
 
 import copy
-import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ from nsm import data
 from nsm.estimators import Concrete
 from nsm.layers import NSMLayer
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, measured
 from nsm.recipes import MNIST_CNN
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ RECIPES = {
     "sigmoid": replace(MNIST_CNN, unit="sigmoid"),
 }
 LAYERS = {"conv1": "convolution 1", "conv2": "convolution 2", "fc1": "fully connected 1", "out": "fully connected 2"}
+EPOCHS = 10
 POINTS = 60
 WINDOW = 5  # mini-batches around a point that is shown, since a single gradient says little
 
@@ -46,27 +46,28 @@ def run(quick: bool = False, seeds: int = 1, epochs: int | None = None, results:
         epochs: Another number of epochs; such a record says that it is a short one.
         results: Folder of the results.
     """
-    began = time.perf_counter()
-    digits = data.load("mnist", "train+validation").to(device())
-    per_epoch = -(-len(digits) // MNIST_CNN.batch_size)
-    steps = 100 if quick else (epochs or 10) * per_epoch
-    with torch.random.fork_rng():
-        found = [_compare(digits, seed, steps) for seed in range(seeds)]
-    result = {
+    digits = data.load("mnist", "train+validation")
+    epochs = epochs or EPOCHS
+    steps = 100 if quick else epochs * -(-len(digits) // MNIST_CNN.batch_size)
+    settings = {
         "about": "MNIST CNN: histograms at the end, means of weights and gradients, cosines of gradients per layer",
-        "quick": quick or (epochs or 10) < 10,
+        "quick": quick or epochs < EPOCHS,
         "seeds": seeds,
         "steps": steps,
         "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
-        "step": found[0]["step"],
-        "histograms": found[0]["histograms"],
-        "curves": _mean([each["curves"] for each in found]),
-        "cosines": _mean([each["cosines"] for each in found]),
-        "seconds": time.perf_counter() - began,
     }
-    result = write(NAME, result, results)
-    save(draw(result), NAME, results)
-    return result
+
+    def measure() -> dict[str, Any]:
+        with torch.random.fork_rng():
+            found = [_compare(digits.to(device()), seed, steps) for seed in range(seeds)]
+        return {
+            "step": found[0]["step"],
+            "histograms": found[0]["histograms"],
+            "curves": _mean([each["curves"] for each in found]),
+            "cosines": _mean([each["cosines"] for each in found]),
+        }
+
+    return measured(NAME, settings, measure, draw, results)
 
 
 def _compare(digits: data.Dataset, seed: int, steps: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ The paper: in the NSM their distribution stays narrow around its mean, in the St
 is in β. Weights are shown in units of their standard deviation at the start, as the paper normalises them.
 """
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from nsm import data
 from nsm.ensemble import Ensemble
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 
 if TYPE_CHECKING:
@@ -36,23 +35,22 @@ def run(quick: bool = False, seeds: int = 5, epochs: int | None = None, results:
         epochs: Another number of epochs than the recipe's; such a record says that it is a short one.
         results: Folder of the results.
     """
-    began = time.perf_counter()
     epochs = epochs or (1 if quick else PI_MNIST.epochs)
-    digits = data.load("mnist", "train+validation").to(device())
-    networks = {name: _watch(replace(recipe, epochs=epochs), digits, seeds) for name, recipe in RECIPES.items()}
-    result = {
+    recipes = {name: replace(recipe, epochs=epochs) for name, recipe in RECIPES.items()}
+    settings = {
         "about": "weights of the third layer (300×300), mean over seeds; percentiles in units of the first std",
         "quick": quick or epochs < PI_MNIST.epochs,
         "seeds": seeds,
         "epochs": epochs,
         "shares": list(PERCENTILES),
-        "recipes": {name: replace(recipe, epochs=epochs).to_dict() for name, recipe in RECIPES.items()},
-        "networks": networks,
-        "seconds": time.perf_counter() - began,
+        "recipes": {name: recipe.to_dict() for name, recipe in recipes.items()},
     }
-    result = write(NAME, result, results)
-    save(draw(result), NAME, results)
-    return result
+
+    def measure() -> dict[str, Any]:
+        digits = data.load("mnist", "train+validation").to(device())
+        return {"networks": {name: _watch(recipe, digits, seeds) for name, recipe in recipes.items()}}
+
+    return measured(NAME, settings, measure, draw, results)
 
 
 def _watch(recipe: Recipe, digits: data.Dataset, seeds: int) -> dict[str, Any]:

@@ -6,11 +6,10 @@ with 2 to 8 bits, updates being rounded at random (`nsm.paper.fixed_point`); bia
 The learning rate is chosen for every network and precision on the validation digits, from the same three, and the
 record keeps what each of them gave; the range was set beforehand and is the same for all.
 
-On a GPU all precisions and seeds of a network are trained side by side: ``python -m nsm.paper.precision``.
+On a GPU all precisions and seeds of a network are trained side by side.
 """
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from nsm.ensemble import Ensemble
 from nsm.layers import Stochastic
 from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
 from nsm.paper.learning import device, learn, start
-from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, logarithmic, save, write
+from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, logarithmic, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
 
@@ -35,6 +34,7 @@ RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN, "ReLU": replace(PI_MNIST, uni
 BITS = (2, 3, 4, 5, 6, 7, 8, None)
 RATES = (1e-4, 3e-4, 1e-3)
 REACH = 2.0
+EPOCHS = 40
 _QUICK: Any = ((2, 4, 8, None), (1e-3,), 1, 1000, 10)  # bits, rates, epochs, test digits, samples
 
 
@@ -82,48 +82,50 @@ class Storage:
 
 
 def run(
-    quick: bool = False, seeds: int = 3, epochs: int = 40, reach: float = REACH, results: Path = RESULTS
+    quick: bool = False, seeds: int = 3, epochs: int = EPOCHS, reach: float = REACH, results: Path = RESULTS
 ) -> dict[str, Any]:
     """Train every network at every precision, write the record and draw it.
 
     Args:
         quick: One epoch, four precisions, one learning rate, a thousand test digits.
         seeds: Networks of each kind and precision.
-        epochs: The learning rate is halved at each quarter of them.
+        epochs: The learning rate is halved at each quarter of them; with fewer the record says that it is a short one.
         reach: The range of weights in units of 1/√fan-in; weights begin within ±1 of these.
         results: Folder of the results.
     """
-    began = time.perf_counter()
     bits, rates, count, num_samples = BITS, RATES, 10_000, 100
     if quick:
         bits, rates, epochs, count, num_samples = _QUICK
-    digits = data.load("mnist").to(device())
-    held_out, test = (_first(data.load("mnist", split).to(device()), count) for split in ("validation", "test"))
-    rows = []
-    for name, recipe in RECIPES.items():
-        recipe = replace(recipe, epochs=epochs, schedule="halving", schedule_epochs=max(1, epochs // 4))
-        tried = [
-            _train(replace(recipe, lr=lr), digits, held_out, test, bits, seeds, reach, num_samples) for lr in rates
-        ]
-        for b, outcomes in zip(bits, zip(*tried, strict=True), strict=True):  # of each rate
-            best = min(outcomes, key=lambda row: row["validation_error"])
-            tries = {f"{row['lr']:g}": row["validation_error"] for row in outcomes}
-            rows.append({"network": name, "bits": b, **best, "validation_error_by_lr": tries})
-    result = {
+    halving: Any = {"epochs": epochs, "schedule": "halving", "schedule_epochs": max(1, epochs // 4)}
+    recipes = {name: replace(recipe, **halving) for name, recipe in RECIPES.items()}
+    settings = {
         "about": "PI-MNIST with weights clipped to ± reach/√fan-in and stored at few bits; bits null: clipped alone",
-        "quick": quick,
+        "quick": quick or epochs < EPOCHS,
         "seeds": seeds,
         "epochs": epochs,
         "reach": reach,
+        "bits": list(bits),
         "rates": list(rates),
-        "test_digits": len(test),
+        "test_digits": count,
         "num_samples": num_samples,
-        "rows": rows,
-        "seconds": time.perf_counter() - began,
+        "recipes": {name: recipe.to_dict() for name, recipe in recipes.items()},
     }
-    result = write(NAME, result, results)
-    save(draw(result), NAME, results)
-    return result
+
+    def measure() -> dict[str, Any]:
+        digits = data.load("mnist").to(device())
+        held_out, test = (_first(data.load("mnist", split).to(device()), count) for split in ("validation", "test"))
+        rows = []
+        for name, recipe in recipes.items():
+            tried = [
+                _train(replace(recipe, lr=lr), digits, held_out, test, bits, seeds, reach, num_samples) for lr in rates
+            ]
+            for b, outcomes in zip(bits, zip(*tried, strict=True), strict=True):  # of each rate
+                best = min(outcomes, key=lambda row: row["validation_error"])
+                tries = {f"{row['lr']:g}": row["validation_error"] for row in outcomes}
+                rows.append({"network": name, "bits": b, **best, "validation_error_by_lr": tries})
+        return {"rows": rows}
+
+    return measured(NAME, settings, measure, draw, results)
 
 
 def _train(
@@ -225,4 +227,4 @@ def caption(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    command(NAME, __doc__, run, draw, seeds=3, epochs=40, reach=REACH)
+    command(NAME, __doc__, run, draw, seeds=3, epochs=EPOCHS, reach=REACH)

@@ -12,8 +12,9 @@ from nsm.paper.queue import Job, jobs, work_through
 from nsm.paper.runs import Run
 
 TABLES = ("table1", "table2", "table3", "table4")
-FIGURES = ("figure-percentiles", "figure-weights", "figure-statistics")
-QUICK = Path("runs") / "quick"  # where quick results are kept, apart from full ones
+FIGURES = ("figure-percentiles", "figure-weights", "figure-statistics", "precision", "operations")
+FULL = Path("runs") / "paper", Path("results")  # the folders of runs and of results
+QUICK = Path("runs") / "quick" / "runs", Path("runs") / "quick" / "results"  # apart, so that they never meet
 
 
 def reproduce(
@@ -25,40 +26,39 @@ def reproduce(
     together: int | None = None,
     ray: bool = False,
     root: Path | None = None,
-    work: Path = Path("runs") / "paper",
-    results: Path = Path("results"),
+    work: Path | None = None,
+    results: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Run a table, a figure, or all of them.
 
-    A run that is in ``results`` with the same recipe and as many seeds is not run again. What a quick version finds
-    is kept under `QUICK`, never in ``results``.
+    A run that is in ``results`` with the same recipe and as many seeds is not run again, nor is a figure.
 
     Args:
         what: One of `TABLES` or `FIGURES`, or all.
         quick: Run a small version of everything.
         seeds: Networks for each row.
-        processes: Parts of runs trained at the same time on this machine.
+        processes: Parts of runs, which only tables have, trained at the same time on this machine.
         together: Seeds trained together as one part; all of them if None, one with ``ray``.
         ray: Spread parts over a Ray cluster instead.
         root: Folder for data.
-        work: Folder of the runs, which are resumed from there.
-        results: Folder of the results.
+        work: Folder of the runs, which are resumed from there. Default: that of `FULL` or `QUICK`.
+        results: Folder of the results. Default: that of `FULL` or `QUICK`; the two must not be one.
         say: Told what happens.
 
     Returns:
         The rows of the tables that were asked for, what the figures returned, and what was not finished.
     """
-    if quick:
-        work, results = QUICK / "runs", QUICK / "results"
+    work, results = (given or usual for given, usual in zip((work, results), QUICK if quick else FULL, strict=True))
     tables = [name for name in TABLES if what in (name, "all")]
     known: dict[str, Run] = {}
     for name in TABLES:
         module = importlib.import_module(f"nsm.paper.{name}")
         known |= {run.name: module.QUICK.of(run) if quick else run for run in module.runs().values()}
     wanted = [known[name] for table in tables for name in importlib.import_module(f"nsm.paper.{table}").runs()]
-    waiting = jobs(with_data(wanted, root, say), work=work, results=results, seeds=seeds,
-                   together=together or (1 if ray else seeds), known=known)  # fmt: skip
+    together = together or (1 if ray else seeds)
+    there = with_data(wanted, root, say)
+    waiting = jobs(there, work=work, results=results, seeds=seeds, together=together, known=known)
     left = _work_through(waiting, ray, processes, root, work, results, say)
     found: dict[str, Any] = {"quick": quick, "results": str(results), "not_finished": left, "figures": {}}
     if tables:

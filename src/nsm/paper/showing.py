@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsm.display import save_figure
+from nsm.recipes import Recipe
 from nsm.record import provenance
 
 if TYPE_CHECKING:
@@ -26,8 +29,14 @@ STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "BinConcrete": "--", "sigmoid":
 
 
 def write(name: str, result: dict[str, Any], results: Path = RESULTS) -> dict[str, Any]:
-    """Write ``results/NAME.json``, with provenance and numbers rounded to five digits; returns what was written."""
-    record = {**provenance(), **_rounded(result)}
+    """Write ``results/NAME.json``, with provenance and numbers rounded to five digits; returns what it holds.
+
+    A record with the same content stays, with the provenance that it has.
+    """
+    made, content, before = provenance(), _rounded(result), read(name, results)
+    record = {**made, **content}
+    if before is not None and {**before, **made} == record:
+        return before
     path = results / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -40,6 +49,51 @@ def read(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
     """What ``results/NAME.json`` holds; None if there is no such file."""
     path = results / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def measured(
+    name: str,
+    settings: dict[str, Any],
+    measure: Callable[[], dict[str, Any]],
+    draw: Callable[[dict[str, Any]], "Figure"],
+    results: Path = RESULTS,
+) -> dict[str, Any]:
+    """The record of a figure, which is drawn: measured now, unless the one in ``results`` stands.
+
+    It stands where it was made with the same settings and at least as many seeds. A full one also stands where a quick
+    one or fewer seeds are asked for, whatever the settings: whoever wants that moves the record away.
+
+    Args:
+        name: Of the record and the drawing.
+        settings: What the record says of itself: "quick", "seeds", and all that the numbers depend on.
+        measure: Makes the rest of the record.
+        draw: Makes the drawing from it.
+        results: Folder of the results.
+    """
+    record = read(name, results)
+    if record is not None and _stands(record, _rounded(settings)):
+        seeds = f"{record['seeds']} seed{'s' * (record['seeds'] > 1)}"
+        print(f"{name}: {results / name}.json of {seeds} stands and is only drawn", file=sys.stderr)
+    else:
+        began = time.perf_counter()
+        record = write(name, {**settings, **measure(), "seconds": time.perf_counter() - began}, results)
+    save(draw(record), name, results)
+    return record
+
+
+def _stands(record: dict[str, Any], settings: dict[str, Any]) -> bool:
+    quick, seeds = settings["quick"], settings["seeds"]
+    if not record["quick"] and (quick or seeds < record["seeds"]):
+        return True
+    known = [key for key in settings if key in record and key not in ("about", "quick", "seeds", "recipes")]
+    same = all(record[key] == settings[key] for key in known)  # a younger setting was what it is
+    same = same and _whole(record.get("recipes", settings["recipes"])) == _whole(settings["recipes"])
+    return same and record["quick"] == quick and seeds <= record["seeds"]
+
+
+def _whole(recipes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Recipes with the fields that are younger than a record, which had their defaults."""
+    return {name: {**Recipe().to_dict(), **recipe} for name, recipe in recipes.items()}
 
 
 def save(figure: "Figure", name: str, results: Path = RESULTS) -> list[Path]:
