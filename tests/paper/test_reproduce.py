@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import get_args
@@ -93,6 +94,8 @@ def test_what_is_shown_is_compared_with_the_paper(capsys):
 
 def test_all_is_everything_and_each_can_be_had_alone(place, monkeypatch, capsys):
     assert set(get_args(What)) == {*room.TABLES, *room.FIGURES, "all"}
+    page = Path(nsm.__file__).parents[2] / "docs" / "reproduce.md"
+    assert not page.exists() or re.findall(r"^\| `(\S+)` \|", page.read_text(), re.M) == list(get_args(What))
     for name in room.FIGURES:
         module = importlib.import_module(f"nsm.paper.{name.replace('-', '_')}")
         monkeypatch.setattr(module, "run", lambda name=name, **asked: {"name": name, **asked})
