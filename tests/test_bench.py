@@ -13,9 +13,10 @@ import torch
 import nsm
 from nsm import cli
 from nsm.bench import __main__ as program
-from nsm.bench import blankout, checks, inference, learning, peers, probes, report, scaling, works
+from nsm.bench import blankout, checks, inference, kernels, learning, peers, probes, report, scaling, works
 from nsm.bench.goals import GOALS, goals
 from nsm.bench.timing import Contender, Timing, Wrong, interleave, quartiles, race
+from nsm.kernels import fire_cpu
 from nsm.networks import bnsm, mnist_cnn, relu
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,7 +126,7 @@ def test_a_wrong_result_prints_no_time(monkeypatch, capsys, tmp_path):
     said = capsys.readouterr().out
     assert "off by 0.3" in said
     assert not any(f"{digit} {unit}" in said for digit in "0123456789" for unit in ("s ", "ms ", "µs "))
-    (row,) = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    (row,) = (row for row in json.loads((tmp_path / "bench.json").read_text())["rows"] if row["name"] == "mc")
     assert (row["seconds"], row["ratio"], row["met"], row["reason"]) == (None, None, False, "off by 0.3")
 
 
@@ -203,8 +204,12 @@ def test_the_textbook_is_the_law_of_the_network(site):
 
 def test_dropout_is_on():
     net, x = peers.dropout_network(), torch.randn(3, 1, 28, 28).sign()
-    assert not torch.equal(peers.mc_dropout(net, x, 1), peers.mc_dropout(net, x, 1))
-    assert torch.allclose(peers.mc_dropout(net, x, 3, batch=2).sum(1), torch.ones(3), atol=1e-5)
+    one, other = peers.looped(net, x, 1), peers.looped(net, x, 3, batch=2)
+    checks.random_chances(one, other)
+    with pytest.raises(Wrong, match="two draws to differ"):
+        checks.random_chances(one, one)
+    with pytest.raises(Wrong, match="sum of probabilities"):
+        checks.random_chances(one, 2 * other)
 
 
 def test_plain_passes():
@@ -237,7 +242,7 @@ def test_plain_passes():
 
 def test_a_step_race_on_this_machine():
     found = learning.step_race("mnist", "cpu", rounds=1, calls=1, quick=True, batch=20)
-    assert set(found.best) == {"synapse", "neuron", "dCNN"}
+    assert set(found.best) == {"synapse", "neuron", "dCNN", "textbook synapse", "textbook neuron"}
     names = [way["name"] for way in found.tried]
     assert "plain PyTorch dCNN, eager, NHWC" in names
     assert "neuron, eager, NCHW" in names
@@ -254,16 +259,35 @@ def test_a_network_that_does_not_learn_is_found_out():
 def test_whole_runs(monkeypatch):
     digits = learning.images("mnist", 200)
     monkeypatch.setattr(learning, "load", lambda name, split: digits)
-    monkeypatch.setattr(learning, "run_recipe", lambda epochs, seeds, device, network="mnist-cnn": replace(
-        learning.recipe_for("mnist", "cpu", "synapse", False), epochs=epochs, seeds=seeds, batch_size=50
-    ))  # fmt: skip
-    found = learning.long_run("cpu", epochs=3, limit=0.9)
+
+    def recipe(epochs, seeds, device, network="mnist-cnn", site="synapse"):
+        small = learning.recipe_for("mnist", device, site, False)
+        return replace(small, epochs=epochs, seeds=seeds, batch_size=50)
+
+    monkeypatch.setattr(learning, "run_recipe", recipe)
+    found = learning.long_run("cpu", "neuron", epochs=3, limit=0.9)
     assert found["seconds"] > 0
     assert len(found["epoch"].times) == 2
     with pytest.raises(Wrong, match="test error"):
-        learning.long_run("cpu", epochs=2, limit=-1)
+        learning.long_run("cpu", "synapse", epochs=2, limit=-1)
     seeds = learning.seeds_race("cpu", "mnist-cnn", seeds=2, epochs=2, rounds=1, count=100)
     assert set(seeds.best) == {"one seed", "2 seeds"}
+
+
+@pytest.mark.skipif(not fire_cpu.ready(), reason="C cannot be compiled here")
+def test_a_kernel_raced(monkeypatch):
+    monkeypatch.setitem(kernels.UNITS, "cpu", (300, 64))
+    monkeypatch.setattr(torch, "compile", lambda function: function)  # which takes its time
+    found = kernels.kernel_race("cpu", "fire", rounds=1)
+    assert set(found.best) == {"kernel", "compiled"}
+    monkeypatch.setattr(kernels, "_fire", lambda x, k, c: kernels.fired(x, k, c - 0.3))
+    with pytest.raises(Wrong, match="mean state within"):
+        kernels.kernel_race("cpu", "fire", rounds=1)
+
+
+def test_the_numbers_of_the_reference_are_the_definition():
+    source = kernels._source(20, "cpu")
+    assert torch.equal(kernels.counted(source.inputs, source.samples, 21), source.integers((20, 21), torch.int16))
 
 
 def test_pictures_for_the_cifar_network():
@@ -369,12 +393,18 @@ def test_peak_bytes_sees_what_is_allocated():
 
 
 def test_the_goals_are_those_that_were_set():
-    assert [(goal.device, goal.work, goal.case, dict(goal.most)) for goal in GOALS] == [
+    asked = [(goal.device, goal.work, goal.case, dict(goal.most)) for goal in GOALS]
+    kernel_rows = [row for row in asked if row[1] == "kernels"]
+    assert all(row[3] == {"ratio": 1 / 1.2} for row in kernel_rows)
+    for device in ("cuda", "cpu"):
+        assert [row[2] for row in kernel_rows if row[0] == device] == list(kernels.cases(device))
+    assert [row for row in asked if row not in kernel_rows] == [
         ("cuda", "mnist-step", "synapse", {"ratio": 0.9}),
         ("cuda", "mnist-step", "neuron", {"ratio": 1.0}),
         ("cuda", "cifar-step", "synapse", {"ratio": 1.15}),
         ("cuda", "cifar-step", "neuron", {"ratio": 1.35}),
-        ("cuda", "epochs", "one seed", {"seconds": 20}),
+        ("cuda", "epochs", "synapse", {"seconds": 20}),
+        ("cuda", "epochs", "neuron", {"seconds": 20}),
         ("cuda", "seeds", "pi-mnist-mlp", {"ratio": 1.6}),
         ("cuda", "seeds-cnn", "mnist-cnn", {}),
         ("cuda", "mc", "synapse", {"seconds": 0.035, "ratio": 0.3}),
@@ -415,8 +445,10 @@ def test_the_record(small, tmp_path, capsys):
     assert program.main(["--only", "memory", "--out", str(path), "--json"]) == 0
     found = json.loads(path.read_text())
     assert {"hardware", "versions", "commit", "threads", "rows", "peers", "device"} <= set(found)
-    assert [row["name"] for row in found["rows"]] == ["mc", "memory"]  # the first stays
-    for row in found["rows"]:
+    assert [(row["work"], row["goal"]) for row in found["rows"]] == [(goal.what, goal.most) for goal in goals("cpu")]
+    rows = [row for row in found["rows"] if row.get("reason") != "not measured"]
+    assert [row["name"] for row in rows] == ["mc", "memory"]  # the first stays
+    for row in rows:
         assert {"work", "seconds", "spread", "ratio", "peer", "goal", "met", "commit"} <= set(row)
         assert row["met"] is True
     assert [file.suffix for file in sorted(tmp_path.iterdir())] == [".json", ".png", ".svg"]
@@ -442,7 +474,9 @@ def test_wrong_words(small, capsys):
     with pytest.raises(SystemExit) as end:
         program.main(["--only", "mcc"])
     assert end.value.code == 2
-    assert "Expected a work of mnist-step, mc, memory on this machine, but got 'mcc'" in capsys.readouterr().err
+    assert (
+        "Expected a work of mnist-step, mc, memory, kernels on this machine, but got 'mcc'" in capsys.readouterr().err
+    )
     assert cli.main(["bench", "--only", "mcc"]) == 2
     assert "but got 'mcc'" in capsys.readouterr().err
 
@@ -463,7 +497,7 @@ def test_a_committed_record_has_a_row_for_every_goal(path):
     asked = goals(found["device"])
     assert [(row["work"], row["goal"]) for row in found["rows"]] == [(goal.what, dict(goal.most)) for goal in asked]
     for row, goal in zip(found["rows"], asked, strict=True):
-        assert row["commit"]
+        assert row.get("commit") or row["reason"] == "not measured"
         assert row["met"] == goal.met(row)
 
 

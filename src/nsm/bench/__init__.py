@@ -5,5 +5,6 @@
     python -m nsm.bench                the same where tyro is not installed
 
 `goals` says what is asked, `timing` how it is timed, `checks` what must hold before a time is printed, `peers` what an
-NSM is compared with; `learning`, `inference` and `blankout` are the works, `scaling` the curves, `report` the record.
+NSM is compared with; `learning`, `inference`, `blankout` and `kernels` are the works, `scaling` the curves, `report`
+the record.
 """

@@ -22,6 +22,8 @@ def bench(only: Sequence[str], quick: bool, out: Path | None, as_json: bool) -> 
     from nsm.bench import report
     from nsm.bench.works import run
 
+    if out and SCALING in only and len(only) > 1:
+        raise ValueError(f"Expected --out to name the file of one record, but got {out} for works and for {SCALING}")
     name = report.slug(record_hardware())
     status, said = 0, {}
     if only != [SCALING]:
@@ -36,7 +38,7 @@ def bench(only: Sequence[str], quick: bool, out: Path | None, as_json: bool) -> 
         from nsm.bench import scaling
 
         curves = scaling.measure(quick=quick)
-        target = out if out and only == [SCALING] else None if quick else Path("results/bench") / f"scaling-{name}.json"
+        target = out or (None if quick else Path("results") / "bench" / f"scaling-{name}.json")
         files = scaling.save(target, curves) if target else []
         said |= {"scaling": curves, "scaling_files": [str(path) for path in files]}
         if not as_json:

@@ -1,5 +1,6 @@
 """The work of drawing every ξ: exact synaptic blank-out as a kernel, against the masked product."""
 
+import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -45,6 +46,15 @@ def masked_sum(z: Tensor, weight: Tensor, p: float) -> Tensor:
     return (xi * weight * z[:, None]).sum(-1)
 
 
+def sums(device: str, p: float, sizes: tuple[int, int, int] = (IN, OUT, BATCH)) -> tuple[Tensor, ...]:
+    """Inputs and weights, and the mean and variance of their sums."""
+    inputs, outputs, batch = sizes
+    random = torch.Generator().manual_seed(0)
+    z = (2 * torch.randint(2, (batch, inputs), generator=random) - 1).float().to(device)
+    weight = torch.randn(outputs, inputs, generator=random).to(device) / inputs**0.5
+    return z, weight, p * z @ weight.T, (p * (1 - p) * weight.square().sum(1)).expand(batch, outputs)
+
+
 def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, OUT, BATCH)) -> tuple[Race, dict]:
     """The kernel, the masked product, the same sum compiled, and the kernel's share of the integer limit.
 
@@ -52,11 +62,7 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
     """
     run, xi_per_block = kernel(P)
     torch._dynamo.reset()
-    inputs, outputs, batch = sizes
-    random = torch.Generator().manual_seed(0)
-    z = (2 * torch.randint(2, (batch, inputs), generator=random) - 1).float().to(device)
-    weight = torch.randn(outputs, inputs, generator=random).to(device) / inputs**0.5
-    mean, variance = P * z @ weight.T, (P * (1 - P) * weight.square().sum(1)).expand(batch, outputs)
+    z, weight, mean, variance = sums(device, P, sizes)
     compiled: Any = torch.compile(masked_sum)
 
     def contender(name: str, draw: Callable[[], Tensor]) -> Contender:
@@ -72,7 +78,7 @@ def blankout_race(device: str, rounds: int, sizes: tuple[int, int, int] = (IN, O
         rounds,
         calls=3,
     )
-    drawn = inputs * outputs * batch / found.best["kernel"][1].seconds
+    drawn = math.prod(sizes) / found.best["kernel"][1].seconds
     operations = PHILOX_OPERATIONS / xi_per_block + 2  # and a test of a bit, and a selection
     limit = integer_rate(device)
     return found, {

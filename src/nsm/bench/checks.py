@@ -13,6 +13,11 @@ from nsm.layers import NSMLayer
 FALSE_ALARM = 1e-9
 
 
+def hoeffding(n: int, draws: int = 1) -> float:
+    """How far the mean of n numbers in [−1, 1] may be from its expectation, or from that of another such draw."""
+    return math.sqrt(2 * draws * math.log(2 / FALSE_ALARM) / n)
+
+
 def learns(losses: Sequence[float]) -> None:
     """The loss is finite, and its last tenth lies clearly below its first."""
     if not all(math.isfinite(loss) for loss in losses):
@@ -55,7 +60,7 @@ def follows_the_law(layer: NSMLayer, z: Tensor, draws: int = 10, slack: float = 
     shift = float((lean.sign() * (states - lean)).mean())
     independent = resolve_draw(layer.site, layer.draw, math.prod(layer.weight.shape[1:])) == "moments"
     count = states.numel() if independent else draws * len(z)
-    bound = math.sqrt(2 * math.log(2 / FALSE_ALARM) / count) + slack
+    bound = hoeffding(count) + slack
     if not abs(shift) <= bound:
         raise Wrong(f"Expected sampled rates within {bound:.3g} of the firing probability, but got {shift:+.3g}")
 
@@ -77,6 +82,14 @@ def same_chance(got: Tensor, expected: Tensor, samples: tuple[int, int], labels:
         raise Wrong(f"Expected probabilities that add up to 1, but they miss it by {total:.2g}")
     if not abs(float(a - b)) <= bound:
         raise Wrong(f"Expected the mean chance of labels within {bound:.3g} of {float(b):.4f}, but got {float(a):.4f}")
+
+
+def random_chances(one: Tensor, other: Tensor) -> None:
+    """Two averages over samples are probabilities, and not the same ones."""
+    for p in (one, other):
+        close(p.sum(1), torch.ones_like(p[:, 0]), 1e-3, "the sum of probabilities")
+    if torch.equal(one, other):
+        raise Wrong("Expected two draws to differ, but they are equal")
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nsm.bench import checks
-from nsm.bench.peers import deterministic_passes, dropout_network, mc_dropout, textbook
+from nsm.bench.peers import deterministic_passes, dropout_network, looped, textbook
 from nsm.bench.timing import Contender, Race, race
 from nsm.data import Dataset, load
 from nsm.networks import bnsm, mnist_cnn, relu
@@ -124,22 +124,25 @@ def _beside(dcnn: nn.Module, test: Dataset, setting: Setting) -> Iterator[Conten
     yield from _ours("neuron", test, setting, few)[1:]
     dropout = dropout_network().to(setting.device)
 
-    def plain(name: str, run: Callable[[], Tensor]) -> Contender:
-        def check() -> None:
-            checks.close(run().sum(1), torch.ones(len(x), device=x.device), 1e-2, "the sum of probabilities")
-
-        return Contender(name, run, check, SAMPLES / few)
-
     @torch.no_grad()
     def eager() -> Tensor:
-        return [dcnn(x).softmax(-1) for _ in range(few)][-1]
+        return [dcnn(x) for _ in range(few)][-1]
 
-    yield plain("dCNN, fp32, eager", eager)
-    yield plain("MC dropout, fp32, eager", lambda: mc_dropout(dropout, x, few, 1000))
-    net = network("neuron", setting.device, setting.train)
-    yield plain("textbook NSM, neuron, fp32, eager", lambda: textbook(net, x, few, 1000))
-    other = network("synapse", setting.device, setting.train)
-    yield plain("textbook NSM, synapse, fp32, eager", lambda: textbook(other, x, few, 1000))
+    def known() -> None:
+        with torch.no_grad():
+            checks.close(eager(), dcnn(x), 1e-6, "logits")
+
+    yield Contender("dCNN, fp32, eager", eager, known, SAMPLES / few)
+    drop = functools.partial(looped, dropout, x, few, 1000)
+    yield Contender("MC dropout, fp32, eager", drop, lambda: checks.random_chances(drop(), drop()), SAMPLES / few)
+    for site in ("neuron", "synapse"):
+        net = network(site, setting.device, setting.train)
+        by_hand = functools.partial(textbook, net, x, few, 1000)
+
+        def same(net: nn.Module = net, by_hand: Callable[[], Tensor] = by_hand) -> None:
+            checks.same_chance(by_hand(), predict(net, x, few, seed=SEED).probabilities, (few, few), test.labels)
+
+        yield Contender(f"textbook NSM, {site}, fp32, eager", by_hand, same, SAMPLES / few)
 
 
 # ------------------------------------------------------------------------- memory

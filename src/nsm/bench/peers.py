@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from nsm.bench.graphs import Graphed
 from nsm.bench.timing import Contender
-from nsm.layers import NSMConv2d, NSMLayer
+from nsm.functional import Convolution
+from nsm.layers import NSMLayer
 from nsm.networks import mnist_cnn, relu
 from nsm.noise import Bernoulli
 
@@ -25,39 +26,63 @@ def unit(layer: NSMLayer, z: Tensor) -> Tensor:
     """u = Σ_j (ξ_ij + a_i) w_ij z_j + b_i and its sign, by two products and every ξ drawn.
 
     At neurons these are W(ξ∘z) and Wz. At synapses, where u is taken to be normal, they are its mean and its variance.
+    Where a gradient is wanted it is that of erf t, t = E[u]/√(2 Var[u]).
     """
     if not isinstance(layer.noise, Bernoulli) or layer.bias is None:
         raise ValueError(f"Expected argument `layer` to have blank-out noise and a bias, but got {layer}")
 
     def product(x: Tensor, w: Tensor) -> Tensor:
-        return F.conv2d(x, w) if convolution else F.linear(x, w)
+        wiring = layer.wiring
+        return F.conv2d(x, w, padding=wiring.padding) if isinstance(wiring, Convolution) else F.linear(x, w)
 
-    convolution = isinstance(layer, NSMConv2d)
+    def variance() -> Tensor:
+        return s**2 * product(z**2, w**2)
+
+    convolution = isinstance(layer.wiring, Convolution)
     w, p = layer.weight, layer.noise.p
     s = math.sqrt(p * (1 - p))
     b, beta = (v[:, None, None] if convolution else v for v in (layer.bias, layer.beta))
     a = math.sqrt(2) * s * beta - p
+    x = product(z, w)
+    mean = (p + a) * x + b
     if layer.site == "neuron":
         xi = torch.bernoulli(torch.full_like(z, p))
-        u = product(xi * z, w) + a * product(z, w) + b
+        u = product(xi * z, w) + a * x + b
     else:
-        mean = (p + a) * product(z, w) + b
-        variance = s**2 * product(z**2, w**2)
-        u = mean + torch.sqrt(variance) * torch.randn_like(mean)
-    return torch.where(u >= 0, 1.0, -1.0).to(z.dtype)
+        u = mean + torch.sqrt(variance()) * torch.randn_like(mean)
+    states = torch.where(u >= 0, 1.0, -1.0).to(z.dtype)
+    if not torch.is_grad_enabled():
+        return states
+    e = torch.erf(mean / torch.sqrt(2 * variance()))
+    return states + (e - e.detach())
+
+
+class Textbook(nn.Module):
+    """One of our networks with every layer of units by `unit`."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Logits."""
+        for child in self.network.children():
+            z = unit(child, z) if isinstance(child, NSMLayer) else child(z)
+        return z
 
 
 @torch.no_grad()
 def textbook(network: nn.Sequential, x: Tensor, num_samples: int, batch: int = 10_000) -> Tensor:
-    """Probabilities by a loop over samples; ``network`` is one of ours without padding, and gives the parameters."""
+    """Probabilities by a loop over samples; ``network`` is one of ours, and gives the parameters."""
+    return looped(Textbook(network), x, num_samples, batch)
+
+
+@torch.no_grad()
+def looped(network: Callable[[Tensor], Tensor], x: Tensor, num_samples: int, batch: int = 10_000) -> Tensor:
+    """Probabilities by a loop over samples, in plain PyTorch."""
     total = torch.zeros(len(x), 1, device=x.device)
     for _ in range(num_samples):
-        parts = []
-        for z in x.split(batch):
-            for child in network.children():
-                z = unit(child, z) if isinstance(child, NSMLayer) else child(z)
-            parts.append(z.float().softmax(-1))
-        total = total + torch.cat(parts)
+        total = total + torch.cat([network(z).float().softmax(-1) for z in x.split(batch)])
     return total / num_samples
 
 
@@ -70,15 +95,6 @@ def dropout_network() -> nn.Sequential:
     children = dict(network.named_children())
     fc1, out = children.pop("fc1"), children.pop("out")
     return nn.Sequential(*children.values(), nn.Dropout(0.5), fc1, nn.Dropout(0.5), out).train()
-
-
-@torch.no_grad()
-def mc_dropout(network: nn.Module, x: Tensor, num_samples: int, batch: int = 10_000) -> Tensor:
-    """Probabilities by a loop over samples, in plain PyTorch."""
-    total = torch.zeros(len(x), 1, device=x.device)
-    for _ in range(num_samples):
-        total = total + torch.cat([network(z).float().softmax(-1) for z in x.split(batch)])
-    return total / num_samples
 
 
 # ------------------------------------------------------------------------- the deterministic network

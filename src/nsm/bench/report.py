@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsm import record
+from nsm.bench.goals import goals
 
 Row = Mapping[str, Any]
 
@@ -36,7 +37,8 @@ def duration(seconds: float | None) -> str:
 
 def cells(row: Row) -> dict[str, str]:
     """What a row says, cell by cell; without a time where its result was wrong or it was not run."""
-    goal = ", ".join(f"≤ {limit:g}" + (" s" if figure == "seconds" else " ×") for figure, limit in row["goal"].items())
+    units = {"seconds": " s", "ratio": " ×"}
+    goal = ", ".join(f"≤ {limit:.3g}{units[figure]}" for figure, limit in row["goal"].items())
     work = row["work"] + (" (quick: smaller sizes)" if row.get("quick") else "")
     if row.get("reason"):
         return {"work": work, "time": "–", "quartiles": "–", "ratio": "–", "goal": goal, "met": row["reason"]}
@@ -76,19 +78,29 @@ def markdown(found: Mapping[str, Any]) -> str:
     lines += ["", "| in the same run | time | quartiles |", "|---|---|---|"]
     for way in found["peers"]:
         spread = "–" if way["seconds"] is None else " to ".join(map(duration, way["spread"]))
-        lines.append(f"| {way['work']}: {way['name']} | {duration(way['seconds'])} | {spread} |")
+        fewer = f" (× {way['scale']:g}, of fewer passes)" if "scale" in way else ""
+        lines.append(f"| {way['work']}: {way['name']}{fewer} | {duration(way['seconds'])} | {spread} |")
     return "\n".join(lines)
 
 
 def save(path: Path, found: dict[str, Any]) -> list[Path]:
     """Write the record, and a picture of it beside (PNG and SVG); rows of other works in an older record stay.
 
-    Each row has its own commit, so a work can be measured again by itself.
+    Each row has its own commit, so a work can be measured again by itself; one that was not has a row that says so.
     """
     if path.exists():
         found = _merge(json.loads(path.read_text()), found)
-    record.write(path, found)
+    record.write(path, whole(found))
     return [path, *plot(found, path.with_suffix(".png"))]
+
+
+def whole(found: dict[str, Any]) -> dict[str, Any]:
+    """With a row for every goal, in their order."""
+    from nsm.bench.works import _row  # late, since it imports what is measured
+
+    rows = {row["work"]: row for row in found["rows"]}
+    missing = {goal.what: _row(goal, None, "not measured", False) for goal in goals(found["device"])}
+    return {**found, "rows": [rows.get(what, row) for what, row in missing.items()]}
 
 
 def _merge(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -96,11 +108,9 @@ def _merge(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     if old.get("device") != new["device"] or old.get("quick") or new["quick"]:
         return new
     again = {row["name"] for row in new["rows"]}
-    from nsm.bench.goals import goals
-
     rows = {row["work"]: row for row in [*old["rows"], *new["rows"]]}
     peers = [way for way in old["peers"] if way["work"] not in again] + new["peers"]
-    return {**new, "rows": [rows[g.what] for g in goals(new["device"]) if g.what in rows], "peers": peers}
+    return {**new, "rows": list(rows.values()), "peers": peers}
 
 
 def plot(found: Mapping[str, Any], path: Path) -> list[Path]:
@@ -108,7 +118,7 @@ def plot(found: Mapping[str, Any], path: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     bars = [
-        (f"{row['work']}\n{figure}: {row[figure]:.3g}, goal ≤ {limit:g}", row[figure] / limit)
+        (f"{row['work']}\n{figure}: {row[figure]:.3g}, goal ≤ {limit:.3g}", row[figure] / limit)
         for row in found["rows"]
         for figure, limit in row["goal"].items()
         if row.get(figure) is not None

@@ -75,6 +75,7 @@ def _layer(
         return layer(z)
 
     checks.close(run().abs(), torch.ones(batch, width, device=device), 0, "states")
+    checks.follows_the_law(layer, z[:1000], draws=1, slack=2e-2)
     calls = 20 if device == "cuda" else 1
     timing = interleave({"layer": Graphed(run, device == "cuda")}, rounds, calls=calls)["layer"]
     products, bytes_each = (2 if site == "neuron" else 1), dtype.itemsize
@@ -221,8 +222,10 @@ def plot(found: Mapping[str, Any], path: Path) -> list[Path]:
         grid[0][column].set_title(name)
     grid[0][0].set_ylabel("seconds, and the least the machine allows")
     grid[1][0].set_ylabel("peak memory, MB")
-    grid[0][-1].legend(fontsize=6)
-    figure.suptitle(f"{record.hardware()}, {found['dtype'].removeprefix('torch.')}", x=0.01, ha="left")
+    figure.legend(*grid[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.suptitle(
+        f"{found.get('hardware') or record.hardware()}, {found['dtype'].removeprefix('torch.')}", x=0.01, ha="left"
+    )
     targets = [path, path.with_suffix(".svg")]
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)

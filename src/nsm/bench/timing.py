@@ -133,9 +133,8 @@ def race(
         winners[side] = min(ready, key=lambda c: trial[c.name].seconds * c.scale)
         for contender in ready:
             timing = trial[contender.name].scaled(contender.scale)
-            found.tried.append(
-                {"side": side, "name": contender.name, "seconds": timing.seconds, "spread": timing.spread, "n": 3}
-            )
+            way = {"side": side, "name": contender.name, "seconds": timing.seconds, "spread": timing.spread, "n": 3}
+            found.tried.append(way | ({"scale": contender.scale} if contender.scale != 1 else {}))
     final = interleave({side: c.run for side, c in winners.items()}, rounds, calls=calls, warm=1, clock=clock)
     found.best = {side: (c.name, final[side].scaled(c.scale)) for side, c in winners.items()}
     return found

@@ -11,6 +11,7 @@ from nsm import record
 from nsm.bench import inference, learning
 from nsm.bench.blankout import Absent, blankout_race
 from nsm.bench.goals import Goal, goals, works
+from nsm.bench.kernels import kernel_race
 from nsm.bench.timing import Race, Timing, Wrong
 
 Cases = dict[str, dict[str, Any]]  # case → what was measured of it
@@ -94,18 +95,19 @@ def _steps(network: str) -> Callable[[str, bool], Found]:
 
 def _epochs(device: str, quick: bool) -> Found:
     epochs, whole = (5 if quick else 200), 200
-    found = learning.long_run(device, epochs, limit=0.05 if quick else 0.015)
-    epoch: Timing = found.pop("epoch")
-    factor = whole / epochs
-    case = {
-        **found,
-        "seconds": factor * found["seconds"],
-        "spread": epoch.scaled(whole).spread,
-        "epoch_seconds": epoch.seconds,
-        "extrapolated": quick,
-        "n": 1,
-    }
-    return {"one seed": case}, []
+    cases = {}
+    for site in ("synapse", "neuron"):
+        found = learning.long_run(device, site, epochs, limit=0.05 if quick else 0.015)
+        epoch: Timing = found.pop("epoch")
+        cases[site] = {
+            **found,
+            "seconds": whole / epochs * found["seconds"],
+            "spread": epoch.scaled(whole).spread,
+            "epoch_seconds": epoch.seconds,
+            "extrapolated": quick,
+            "n": 1,
+        }
+    return cases, []
 
 
 def _seeds(network: str) -> Callable[[str, bool], Found]:
@@ -155,6 +157,15 @@ def _blankout(device: str, quick: bool) -> Found:
     return {"linear": case}, found.tried
 
 
+def _kernels(device: str, quick: bool) -> Found:
+    cases, tried = {}, []
+    for goal in goals(device, "kernels"):
+        found = kernel_race(device, goal.case, 3 if quick else 15)
+        cases[goal.case] = compared(found, "kernel", "compiled")
+        tried += found.tried
+    return cases, tried
+
+
 WORKS: dict[str, Callable[[str, bool], Found]] = {
     "mnist-step": _steps("mnist"),
     "cifar-step": _steps("cifar"),
@@ -164,6 +175,7 @@ WORKS: dict[str, Callable[[str, bool], Found]] = {
     "mc": _mc,
     "blankout": _blankout,
     "memory": _memory,
+    "kernels": _kernels,
 }
 
 

@@ -1,0 +1,303 @@
+"""The work of the kernels: each against the same arithmetic as torch compiles it.
+
+A kernel that is not 1.2 times as fast has no reason to be there. Those of learning go from a layer's product to its
+states and back; the reference is what `nsm.functional` and `nsm.estimators` say.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from nsm import functional, philox
+from nsm.bench import blankout, checks
+from nsm.bench.graphs import Graphed
+from nsm.bench.inference import network
+from nsm.bench.peers import looped
+from nsm.bench.timing import Contender, Race, Wrong, race
+from nsm.data import load
+from nsm.estimators import Probability, sgn
+from nsm.kernels import bits, operations
+from nsm.layers import NSMConv2d, NSMLayer
+from nsm.noise import Bernoulli
+from nsm.sampling import predict
+
+UNITS = {"cuda": (100 * 32 * 32, 96), "cpu": (100, 512)}  # rows and units of a layer: CIFAR's, and a dense one
+PICTURES = (100, 24, 24, 32)  # the first layer of the MNIST CNN
+CHANCES = {"1/2": 0.5, "1/4": 0.25, "0.1": 0.1}
+
+Way = Callable[[], Any]
+Case = tuple[Way, Way, Callable[[Any, Any], None]]  # kernel, compiled reference, check of (kernel's, reference's)
+
+
+def cases(device: str) -> dict[str, Callable[[], Case]]:
+    """How to make every case of a device, by name."""
+    found: dict[str, Callable[[], Case]] = {
+        "fire": partial(_units, device, "fire"),
+        "threshold": partial(_units, device, "threshold"),
+        "fire_pool": partial(_windows, device, "fire"),
+        "threshold_pool": partial(_windows, device, "threshold"),
+        "blank": partial(_blank, device),
+    }
+    if device == "cpu":
+        return found | {
+            "synapse": partial(_pictures, "synapse"),
+            "neuron": partial(_pictures, "neuron"),
+            "bits": _predict,
+        }
+    found |= {"counters": partial(_counters, device), "toss": partial(_toss, device)}
+    return found | {f"blankout {name}": partial(_blankout, device, p) for name, p in CHANCES.items()}
+
+
+def kernel_race(device: str, case: str, rounds: int) -> Race:
+    """A kernel against its reference."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    kernel, reference, check = cases(device)[case]()
+    ours, theirs = (Graphed(way, device == "cuda") for way in (kernel, reference))
+    sides = {
+        "kernel": [Contender(f"{case}, kernel", ours, lambda: check(ours(), theirs()))],
+        "compiled": [Contender(f"{case}, compiled", theirs, theirs)],
+    }
+    return race(sides, rounds, calls=20 if device == "cuda" else 3)
+
+
+# ------------------------------------------------------------------------- learning
+
+
+def fired(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    """States with P = ½(1 + erf t), t = k x + c, and the gradient of erf t."""
+    t = k * x + c
+    return Probability()(t, lambda: functional.toss(functional.erf(t.detach()))).to(x.dtype)
+
+
+def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    """States sgn(α x + b + y), and the gradient of erf t."""
+    return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
+
+
+def _dtype(device: str) -> torch.dtype:
+    return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+def _inputs(rows: int, units: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A product, a fluctuation, and slope and offset, with gradients; and α = k."""
+    x, y = torch.randn(2, rows, units, device=device).to(_dtype(device))
+    k, c = 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
+    leaves = (x.requires_grad_(), k.requires_grad_(), c.requires_grad_())
+    return leaves[0], y, k.detach().clone(), leaves[1], leaves[2]
+
+
+def _there_and_back(
+    states: Callable[..., Tensor], given: tuple[Tensor, ...], leaves: tuple[Tensor, ...], g: Tensor
+) -> Way:
+    """Forward and backward, as part of what torch compiles."""
+    compiled: Any = torch.compile(states)
+
+    def run() -> tuple[Tensor, ...]:
+        z = compiled(*given)
+        return z.detach(), *torch.autograd.grad(z, leaves, g)
+
+    return run
+
+
+def _units(device: str, what: Literal["fire", "threshold"]) -> Case:
+    x, y, alpha, k, c = _inputs(*UNITS[device], device)
+    g, zero = torch.randn_like(x), torch.zeros_like(alpha)
+    given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
+    ways = (_fire, fired) if what == "fire" else (operations.threshold, thresholded)
+
+    def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+        _same_rate(found[0], functional.erf(k * x + c) if what == "fire" else expected[0])
+        for gradient, other in zip(found[1:], expected[1:], strict=True):  # which no draw changes
+            checks.close(gradient, other, 2e-2, "gradients")
+
+    kernel, reference = (_there_and_back(way, given, (x, k, c), g) for way in ways)
+    return kernel, reference, check
+
+
+def _fire(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    return operations.fire(x, k, c, operations.new_key(x.device))
+
+
+def _windows(device: str, what: Literal["fire", "threshold"]) -> Case:
+    n, height, width, units = PICTURES
+    x, y, alpha, k, c = _inputs(n * height * width, units, device)
+    zero = torch.zeros_like(alpha)
+
+    given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
+    states = fired if what == "fire" else thresholded
+
+    def kernel(*given: Tensor) -> Tensor:
+        if what == "fire":
+            return operations.fire_pool(*given, operations.new_key(x.device), height, width)[0]
+        return operations.threshold_pool(*given, height, width)[0]
+
+    def plain(*given: Tensor) -> Tensor:
+        z = states(*given).unflatten(0, (n, height, width)).movedim(-1, 1)
+        return max_pool2d(z, 2).movedim(1, -1).flatten(0, 2)
+
+    g = torch.randn(n * height * width // 4, units, device=device).to(x.dtype)
+
+    def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+        e = functional.erf(k * x + c).unflatten(0, (n, height, width)).movedim(-1, 1)
+        law = functional.pooled(e, (2, 2)).movedim(1, -1).flatten(0, 2)
+        _same_rate(found[0], law if what == "fire" else expected[0])
+        _same_size(found[1], expected[1])
+
+    ours, theirs = (_there_and_back(way, given, (x, k, c), g) for way in (kernel, plain))
+    return ours, theirs, check
+
+
+def _blank(device: str) -> Case:
+    z = (2 * torch.randint(2, UNITS[device], device=device) - 1).to(_dtype(device))
+    noise = Bernoulli(0.5)
+    compiled: Any = torch.compile(lambda z: ((noise.sample(z.shape, device=z.device) - noise.mean) * z).to(z.dtype))
+
+    def check(found: Tensor, expected: Tensor) -> None:
+        for blanked in (found, expected):
+            _same_rate(2 * blanked * z, torch.zeros_like(z))
+
+    kernel: Any = torch.compile(lambda z: operations.blank(z, 0.5, operations.new_key(z.device)))
+    return lambda: kernel(z), lambda: compiled(z), check
+
+
+def _pictures(site: Literal["neuron", "synapse"]) -> Case:
+    """On the CPU a kernel has the product within it: the second layer of the MNIST CNN, and its pool."""
+    layer = NSMConv2d(32, 64, 5, site=site, draw="moments" if site == "synapse" else "auto").train()
+    z = (2 * torch.randint(2, (100, 32, 12, 12)) - 1).float().contiguous(memory_format=torch.channels_last)
+    z.requires_grad_()
+    leaves = (z, *layer.parameters())
+    if not (layer.fires(z) and layer.can_pool(z)):
+        raise blankout.Absent("there is no kernel: C cannot be compiled here")
+
+    def plain(z: Tensor) -> Tensor:
+        return max_pool2d(sampled(layer, z), 2)
+
+    g = torch.randn_like(plain(z))
+
+    def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+        _same_rate(found[0], expected[0].float(), draws=2, independent=len(z))
+        _same_size(found[1], expected[1])
+
+    def kernel(z: Tensor) -> Tensor:
+        return layer.fire(z, operations.new_key(z.device), True)
+
+    ours, theirs = (_there_and_back(way, (z,), leaves, g) for way in (kernel, plain))
+    return ours, theirs, check
+
+
+def sampled(layer: NSMLayer, z: Tensor) -> Tensor:
+    """What a layer does, without kernels."""
+    law: Any = {name: getattr(layer, name) for name in ("noise", "site", "draw", "inputs", "wiring", "estimator")}
+    return functional.sample(z, layer.weight, layer.bias, layer.beta, **law)
+
+
+def _same_rate(states: Tensor, expected: Tensor, draws: int = 1, independent: int | None = None) -> None:
+    """States of ±1 have the mean of ``expected``, which is another draw if ``draws`` is 2, up to Hoeffding's bound."""
+    if not bool((states.abs() == 1).all()):
+        raise Wrong("Expected states of −1 and +1, but got others")
+    shift = abs(states.double().mean().item() - expected.double().mean().item())
+    bound = checks.hoeffding(independent or states.numel(), draws)
+    if not shift <= bound:
+        raise Wrong(f"Expected a mean state within {bound:.3g} of the law's, but it is off by {shift:.3g}")
+
+
+def _same_size(gradient: Tensor, other: Tensor) -> None:
+    """Gradients of a product that belong to two draws have one size."""
+    checks.close(gradient.float().square().mean(), other.float().square().mean(), 0.05, "the size of gradients")
+
+
+# ------------------------------------------------------------------------- prediction
+
+
+def _predict() -> Case:
+    """On the CPU states are bits; the reference is the network, compiled, in a loop over samples."""
+    net = network("synapse", "cpu", 3000)
+    test = load("mnist", "test")
+    x, labels, samples = test.inputs[:100], test.labels[:100], 20
+    if bits.library() is None:
+        raise blankout.Absent("there is no kernel: C cannot be compiled here")
+
+    @torch.no_grad()
+    def logits(z: Tensor) -> Tensor:
+        for child in net.children():
+            z = sampled(child, z) if isinstance(child, NSMLayer) else child(z)
+        return z
+
+    compiled: Any = torch.compile(logits)
+
+    def check(found: Tensor, expected: Tensor) -> None:
+        checks.same_chance(found, expected, (samples, samples), labels)
+
+    return lambda: predict(net, x, samples, seed=0).probabilities, lambda: looped(compiled, x, samples), check
+
+
+def _source(rows: int, device: str) -> philox.Keyed:
+    return philox.Keyed(7, torch.arange(rows, device=device) % 10, torch.arange(rows, device=device) // 10)
+
+
+def counted(inputs: Tensor, samples: Tensor, n: int) -> Tensor:
+    """``n`` numbers of 16 bits for each row, as `nsm.philox.Keyed` defines them."""
+    blocks = -(-n // 8)
+    element = torch.arange(blocks, device=inputs.device)
+    words = philox.philox((element, inputs[:, None], samples[:, None], torch.zeros_like(element)), (7, 0))
+    cut = [word >> shift & 0xFFFF for word in words for shift in (0, 16)]
+    return torch.stack([((part ^ 0x8000) - 0x8000).to(torch.int16) for part in cut], 1).flatten(1)[:, :n]
+
+
+def _counters(device: str) -> Case:
+    rows, n = 10_000, 4608  # the states of the first layer of the MNIST CNN
+    source = _source(rows, device)
+    kernel: Any = import_module("nsm.kernels.counters")
+    given = source._counters
+    compiled: Any = torch.compile(counted)
+
+    def check(found: Tensor, expected: Tensor) -> None:
+        if not torch.equal(found, expected):
+            raise Wrong("Expected the numbers of the definition, but got others")
+
+    return (
+        lambda: kernel.integers(*given, 0, n, torch.int16),
+        lambda: compiled(source.inputs, source.samples, n),
+        check,
+    )
+
+
+def _toss(device: str) -> Case:
+    rows, (height, width, units), pool = 10_000, (8, 8, 64), (2, 2)  # the second layer of the MNIST CNN
+    source, kernel = _source(rows, device), import_module("nsm.kernels.toss")
+    x = torch.randn(rows, height, width, units, device=device).to(torch.bfloat16)
+    k, c = 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
+    inputs, samples, key = source._counters
+    counters = kernel.Rows(inputs, samples, key, 0)
+
+    def plain(x: Tensor) -> Tensor:
+        e = functional.pooled(functional.erf(k * x + c).movedim(-1, 1), pool).movedim(1, -1)
+        r = counted(source.inputs, source.samples, e[0].numel()).reshape(e.shape)
+        return sgn(2**15 * e - (r + 0.5)).to(x.dtype)
+
+    compiled: Any = torch.compile(plain)
+
+    def check(found: Tensor, expected: Tensor) -> None:  # but for a rounding at a threshold
+        apart = float((found != expected).float().mean())
+        if not apart < 1e-4:
+            raise Wrong(f"Expected the states of the definition, but {apart:.2%} are others")
+
+    return lambda: kernel.fire(x, k, c, pool, counters, torch.bfloat16), lambda: compiled(x), check
+
+
+def _blankout(device: str, p: float) -> Case:
+    run, _ = blankout.kernel(p)
+    z, weight, mean, variance = blankout.sums(device, p)
+    compiled: Any = torch.compile(blankout.masked_sum)
+
+    def check(found: Tensor, expected: Tensor) -> None:
+        for u in (found, expected):
+            checks.same_moments(u, mean, variance, "sums")
+
+    return lambda: run(z, weight), lambda: compiled(z, weight, p), check
