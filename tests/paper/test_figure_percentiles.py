@@ -21,8 +21,10 @@ def test_it_is_written_and_drawn(result, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "percentiles"
     assert json.loads((folder / "figure-percentiles.json").read_text()) == result
     assert {path.suffix for path in (folder / "figures").iterdir()} == {".png", ".svg"}
-    title = figure_percentiles.draw(result).get_suptitle()
-    assert title.startswith("quick version: PI-MNIST, mean of 2 seeds")
+    assert figure_percentiles.draw(result).get_suptitle() == "quick version: PI-MNIST, n = 2"
+    said = figure_percentiles.caption(result)
+    assert "first 40 mini-batches of learning (n = 2)" in said
+    assert f"NSM {sum(result['networks']['NSM']['movement']) / 2:.3f} ± " in said
 
 
 def test_the_first_percentiles_are_those_of_the_start(result):

@@ -66,12 +66,29 @@ def test_a_run_of_a_few_steps_can_be_drawn(digits):
     density = found["histograms"]["NSM"]["fc1"]
     width = (density["edges"][1] - density["edges"][0]) / len(density["density"])
     assert sum(density["density"]) * width == pytest.approx(1, abs=1e-3)
-    result = {"quick": True, "seeds": 1, "steps": 6, **found}
+    result = {"quick": True, "seeds": 1, "steps": 6, "recipes": {"NSM": MNIST_CNN.to_dict()}, **found}
     figure = statistics.draw(result)
     assert len(figure.axes) == 20
-    assert figure.get_suptitle().startswith("quick version: MNIST CNN, 6 mini-batches, 1 start.")
+    assert figure.get_suptitle() == "quick version: MNIST CNN, n = 1"
+    gradients = figure.axes[8]  # the first of the third row, with the gradients' signs
+    assert gradients.get_ylabel() == "mean gradient"
+    assert list(gradients.lines[0].get_ydata()) == found["curves"]["mean gradient/NSM"]["conv1"]
+    assert gradients.get_yscale() == "linear"
     cosine = statistics.mean_cosine(result, "same/NSM")
     assert cosine == pytest.approx(sum(curve[1] for curve in found["cosines"]["same/NSM"].values()) / 4)
+    said = statistics.caption(result)
+    assert "the weights after 6 mini-batches (0.01 epochs of the recipe's 200)" in said
+    assert f"another draw of the NSM {cosine:.2f}" in said
+    farthest = max(abs(g) for curve in found["curves"]["mean gradient/sigmoid"].values() for g in curve)
+    assert f"sigmoid {farthest:.1g} from 0" in said
+
+
+def test_mean_gradients_of_the_last_layer_are_rounding(networks, digits):
+    """As the caption says: the gradients of a softmax's inputs sum to 0 over the classes."""
+    x, y = next(minibatches(digits, replace(MNIST_CNN, batch_size=20), 1))
+    differentiate(networks["sigmoid"], x, y)
+    last = statistics._gradients(networks["sigmoid"])[-1]
+    assert last.mean().abs() < 1e-5 * last.abs().mean()
 
 
 def test_the_mean_of_records():

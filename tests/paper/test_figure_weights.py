@@ -49,5 +49,10 @@ def test_what_is_watched_can_be_drawn(digits, seeds):
     assert len(found["last_std_ratio_per_seed"]) == seeds
     assert found["first_std"] == pytest.approx(1 / (3 * 300) ** 0.5, rel=0.01)  # uniform in ±1/√300
     result = {"quick": True, "epochs": 2, "seeds": seeds, "shares": figure_weights.PERCENTILES}
-    figure = figure_weights.draw({**result, "networks": {"NSM": found, "StNN": found}})
-    assert figure.get_suptitle().startswith(f"quick version: PI-MNIST, 2 epochs, {'1 seed' if seeds == 1 else 'mean'}")
+    result["networks"] = {"NSM": found, "StNN": found}
+    assert figure_weights.draw(result).get_suptitle() == f"quick version: PI-MNIST, n = {seeds}"
+    said = figure_weights.caption(result)
+    assert f"in 2 of the recipe's 200 epochs of learning, n = {seeds}." in said
+    ratio = sum(found["last_std_ratio_per_seed"]) / seeds
+    assert f"the standard deviation is NSM × {ratio:.3f}" in said
+    assert ("±" in said) == (seeds > 1)

@@ -57,7 +57,13 @@ def test_a_small_run_makes_rows_and_a_picture(digits):
     result = {"quick": True, "seeds": 2, "epochs": 2, "reach": 2.0, "rows": shown}
     figure = precision.draw(result)
     assert [panel.get_title() for panel in figure.axes] == ["error", "saturation", "saturation at 4 bits"]
-    assert f"NSM {rows[2]['mean']:.2f} % → {rows[1]['mean']:.2f} % → {rows[0]['mean']:.2f} %" in figure.get_suptitle()
+    assert figure.get_suptitle() == "quick version: PI-MNIST, n = 2"
+    said = precision.caption(result)
+    words = " → ".join(f"{row['mean']:.2f} ± {row['standard_error']:.2f}" for row in reversed(rows))
+    assert f"at 2 bits NSM {words} %" in said
+    rails = " → ".join(f"{100 * row['at_rails'][-1]:.1f}" for row in reversed(rows))
+    assert f"the weights at the rails at the end: NSM {rails} %" in said
+    assert "β and biases keep full precision. 2 epochs, n = 2." in said
 
 
 def test_the_ensemble_of_one_precision_is_stored_too():

@@ -19,7 +19,7 @@ from nsm import checkpoint, record
 from nsm.data import DataError
 from nsm.paper import queue, runs, scaling, summary, table1
 from nsm.paper.rows import ROWS, Row
-from nsm.paper.runs import Run, collect, finished, from_rows, missing, part_folder, train_part
+from nsm.paper.runs import Run, collect, finished, from_rows, missing, part_folder, result_path, train_part
 from nsm.recipes import PI_MNIST, Recipe
 
 SMALL = Recipe(
@@ -344,6 +344,40 @@ def test_curves_carry_the_provenance_of_their_parts_and_are_written_once(tmp_pat
     assert convergence["curves"] == {"StNN": {"epochs": [1, 2], "errors": [[3.0, 2.0]]}}
     table1.finish(tmp_path, {name: replace(run, quick=True) for name, run in known.items()})
     assert json.loads(paths[1].read_text())["quick"]
+
+
+def test_a_part_from_before_its_networks_were_to_be_scaled_is_measured_again_without_training(tmp_path):
+    work, results = tmp_path / "work", tmp_path / "results"
+    train_part(RUN, 0, 1, work)
+    before = collect(RUN, work, results)
+    run = replace(RUN, scaled=True)
+    assert missing(run, results, 1) == [0]
+    train_part(run, 0, 1, work)
+    after = collect(run, work, results)
+    assert missing(run, results, 1) == []
+    assert before is not None
+    assert after is not None
+    (old,), (new,) = before["parts"], after["parts"]
+    assert set(new["scaling"]) == set(scaling.WAYS)
+    assert (new["errors"], new["losses"], new["seconds"]) == (old["errors"], old["losses"], old["seconds"])
+
+
+def test_a_result_from_before_its_networks_were_to_be_scaled(tmp_path):
+    """It keeps its rows and has no curve, and its seeds are to be run again."""
+    run = from_rows("table1")["pi-mnist-additive"]
+    assert run.scaled
+    part = {"seeds": [0], "recipe": run.recipe.to_dict(), "errors": [[1.5]], "epochs": [200], "hardware": "x"}
+    part |= {"commit": None, "seconds": 1.0, "training_inputs": 1, "test_inputs": 1}
+    record.write(result_path(run.name, tmp_path), {"parts": [part]})
+    names = {"additive noise": run.name}
+    assert summary.curves(tmp_path, {run.name: run}, names, "scaling") == {}
+    assert missing(run, tmp_path, 1) == [0]
+    assert missing(replace(run, scaled=False), tmp_path, 1) == []
+    row = next(row for row in summary.rows(tmp_path) if row["model"] == "additive noise")
+    assert row["mean"] == 1.5
+    record.write(result_path(run.name, tmp_path), {"parts": [{**part, "scaling": {"rows": {"0.1": [2.0]}}}]})
+    assert missing(run, tmp_path, 1) == []
+    assert summary.curves(tmp_path, {run.name: run}, names, "scaling")["additive noise"]["rows"]["0.1"]["mean"] == 2.0
 
 
 def test_another_recipe_in_the_results_is_not_this_rows(tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
+from nsm.data import DataError
 from nsm.paper.showing import COLORS, STYLES, measured, read, save, write
 
 
@@ -81,6 +82,16 @@ def test_what_is_not_there_is_none(tmp_path):
     assert read("nothing", tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b'{"rows": [', "to be JSON"), (b"", "to be JSON"), (b"\xff\xfe{}", "to be JSON"), (b"[]", "got list")],
+)
+def test_a_broken_record_is_named(tmp_path, text, said):
+    (tmp_path / "name.json").write_bytes(text)
+    with pytest.raises(DataError, match=f"Expected .*name.json .*{said}"):
+        read("name", tmp_path)
+
+
 def test_the_same_figure_is_the_same_file(tmp_path):
     contents = []
     for folder in ("a", "b"):
@@ -93,8 +104,9 @@ def test_the_same_figure_is_the_same_file(tmp_path):
 
 
 def test_networks_that_share_a_panel_differ_in_more_than_color():
-    for together in (("NSM", "StNN", "ReLU"), ("NSM", "BinConcrete", "sigmoid")):
-        assert len({STYLES[name] for name in together}) == len({COLORS[name] for name in together}) == 3
+    for together in (("NSM", "StNN", "ReLU", "additive noise"), ("NSM", "BinConcrete", "sigmoid")):
+        for look in (STYLES, COLORS):
+            assert len({look[name] for name in together}) == len(together)
     assert set(COLORS) == set(STYLES)
     with pytest.raises(KeyError):
         COLORS["unknown"]

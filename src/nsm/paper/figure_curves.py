@@ -15,7 +15,7 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
     """Error of trained networks whose hidden weights are multiplied: weights alone, and weights with biases."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, way in zip(panels, ("weights", "weights and biases"), strict=True):
         for name, ways in record["curves"].items():
@@ -31,26 +31,40 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
         logarithmic(panel)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(frameon=False)
-    figure.suptitle(f"PI-MNIST, trained networks with scaled weights. {_worst(record)}", fontsize=10)
+    figure.suptitle(f"PI-MNIST, scaled weights of trained networks, n = {_networks(record)}", fontsize=10)
     return figure
 
 
-def worst(record: dict[str, Any], name: str, way: str = "weights and biases") -> tuple[float, float]:
-    """The largest error of a network over all factors, and its error as trained."""
-    found = record["curves"][name][way]
-    return max(each["mean"] for each in found.values()), found["1.0"]["mean"]
+def caption_scaling(record: dict[str, Any]) -> str:
+    """What is seen: what a tenth of the weights alone costs, and the worst factor of weights and biases."""
+    tenth, most = [], []
+    for name, ways in record["curves"].items():
+        largest, plain = worst(ways)
+        tenth.append(f"{name} {plain['mean']:.2f} → {ways['weights']['0.1']['mean']:.2f} %")
+        most.append(f"{name} {plain['mean']:.2f} → {largest['mean']:.2f} %")
+    return (
+        f"Test error of trained networks whose hidden layers are multiplied by × 0.01 to × 100 at inference, n = "
+        f"{_networks(record)}; bars are one standard error. Left, weights alone: with × 0.1 {', '.join(tenth)}. Right, "
+        f"weights and biases together: with the worst factor {', '.join(most)}."
+    )
 
 
-def _worst(record: dict[str, Any]) -> str:
-    parts = [f"{name} {worst(record, name)[1]:.2f} → {worst(record, name)[0]:.2f} %" for name in record["curves"]]
-    return "Largest error with\nweights and biases between × 0.01 and × 100: " + ", ".join(parts)
+def _networks(record: dict[str, Any]) -> str:
+    """How many networks of each kind were trained."""
+    return " or ".join(dict.fromkeys(str(ways["weights"]["1.0"]["n"]) for ways in record["curves"].values()))
+
+
+def worst(ways: dict[str, Any], way: str = "weights and biases") -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a network's seeds gave at the factor, other than 1, with the largest mean error, and as trained."""
+    others = [found for factor, found in ways[way].items() if factor != "1.0"]
+    return max(others, key=lambda found: found["mean"]), ways[way]["1.0"]
 
 
 def draw_convergence(record: dict[str, Any]) -> "Figure":
     """Test error after every epoch, NSM against StNN; thin lines are single seeds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     panel = figure.subplots()
     for name, curve in record["curves"].items():
         line: Any = {"color": COLORS[name], "linestyle": STYLES[name]}
@@ -60,10 +74,25 @@ def draw_convergence(record: dict[str, Any]) -> "Figure":
     panel.set(xlabel="epoch", ylabel="test error (%)")
     logarithmic(panel)
     panel.legend(frameon=False)
-    parts = [f"{name} {mean_curve(c)[0]:.2f} % after the first epoch, {mean_curve(c)[-1]:.2f} % after {c['epochs'][-1]}"
-             for name, c in record["curves"].items()]  # fmt: skip
-    figure.suptitle("PI-MNIST, learning curves. " + ";\n".join(parts), fontsize=10)
+    figure.suptitle(f"PI-MNIST, learning curves, n = {_seeds(record)}", fontsize=10)
     return figure
+
+
+def caption_convergence(record: dict[str, Any]) -> str:
+    """What is seen: the errors at both ends."""
+    parts = [
+        f"{name} {curve[0]:.2f} % after epoch {each['epochs'][0]}, {curve[-1]:.2f} % after epoch {each['epochs'][-1]}"
+        for name, each in record["curves"].items()
+        for curve in [mean_curve(each)]
+    ]
+    return (
+        f"Test error after every epoch, n = {_seeds(record)}: thin lines are single seeds, thick ones their mean. "
+        f"{'; '.join(parts)}."
+    )
+
+
+def _seeds(record: dict[str, Any]) -> str:
+    return " or ".join(dict.fromkeys(str(len(curve["errors"])) for curve in record["curves"].values()))
 
 
 def mean_curve(curve: dict[str, Any]) -> list[float]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nsm import data
 from nsm.layers import NSMLayer
+from nsm.paper.estimates import of_seeds
 from nsm.paper.learning import device, differentiate, layers, minibatches, start
 from nsm.paper.showing import COLORS, RESULTS, command, label, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
@@ -90,11 +91,10 @@ def draw(result: dict[str, Any]) -> "Figure":
     """One panel for each network, a line for each percentile."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.4), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     steps = range(1, result["steps"] + 1)
     titles = {"NSM": "NSM: t = β w·z/‖w‖ + b/(√2 s ‖w‖)", "StNN": "StNN: w·z"}
-    moved = {}
     for panel, (name, network) in zip(panels, result["networks"].items(), strict=True):
         low, middle, high = network["percentiles"]
         panel.fill_between(steps, low, high, color=COLORS[name], alpha=0.15, linewidth=0)
@@ -105,13 +105,20 @@ def draw(result: dict[str, Any]) -> "Figure":
         panel.set(xlabel="mini-batch of 100 digits", ylabel="input to the last hidden layer", title=titles[name])
         panel.set(ylim=(-reach, reach), xlim=(1, result["steps"]))
         panel.legend(title="percentile", loc="lower left", ncols=3, frameon=False)
-        moved[name] = sum(network["movement"]) / len(network["movement"])
-    figure.suptitle(
-        f"{label(result)}PI-MNIST, mean of {result['seeds']} seeds. Mean distance of the percentiles from their start, "
-        f"in first half-widths:\nNSM {moved['NSM']:.2f}, StNN {moved['StNN']:.2f}",
-        fontsize=10,
-    )
+    figure.suptitle(f"{label(result)}PI-MNIST, n = {result['seeds']}", fontsize=10)
     return figure
+
+
+def caption(result: dict[str, Any]) -> str:
+    """What is seen: how far the percentiles move."""
+    moved = {name: of_seeds(network["movement"]) for name, network in result["networks"].items()}
+    words = ", ".join(f"{name} {by.mean:.3f}" + f" ± {by.error:.3f}" * (by.error > 0) for name, by in moved.items())
+    return (
+        f"What makes a unit of the last hidden layer fire, in the first {result['steps']} mini-batches of learning "
+        f"(n = {result['seeds']}): the 15th, 50th and 85th percentile over all units and digits, of t in the NSM "
+        f"(left) and of w·z in the StNN (right), each on its own scale. Mean distance from where they began, in first "
+        f"half-widths of the band: {words}."
+    )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ RECIPES = {
 }
 LAYERS = {"conv1": "convolution 1", "conv2": "convolution 2", "fc1": "fully connected 1", "out": "fully connected 2"}
 EPOCHS = 10
+DIGITS = 60_000  # that are learned from
 POINTS = 60
 WINDOW = 5  # mini-batches around a point that is shown, since a single gradient says little
 
@@ -190,17 +191,17 @@ def draw(result: dict[str, Any]) -> "Figure":
     """A column for each layer; rows for histograms, mean weights, gradients, and the two kinds of angles."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 13.5), layout="constrained")
+    figure = Figure(figsize=(11, 12), layout="constrained")
     grid = figure.subplots(5, len(LAYERS))
     for column, (key, title) in enumerate(LAYERS.items()):
         panels = [row[column] for row in grid]
         _draw_histogram(panels[0], result, key)
         panels[0].set_title(title)
-        for panel, what in ((panels[1], "mean weight"), (panels[2], "mean size of gradient")):
+        for panel, what in ((panels[1], "mean weight"), (panels[2], "mean gradient")):
             for name in RECIPES:
                 panel.plot(result["step"], result["curves"][f"{what}/{name}"][key], **_line(name))
-        panels[1].axhline(0, color="0.6", linewidth=0.6, zorder=0)
-        panels[2].set_yscale("log")
+            panel.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+            panel.ticklabel_format(axis="y", scilimits=(-2, 3))
         for panel, kind in ((panels[3], "own"), (panels[4], "same")):
             for name in RECIPES:
                 if curve := result["cosines"].get(f"{kind}/{name}"):
@@ -215,37 +216,56 @@ def draw(result: dict[str, Any]) -> "Figure":
         (
             "density of weights\nat the end",
             "mean weight",
-            "mean |gradient|",
+            "mean gradient",
             "cosine with the NSM's\ngradient, own trajectories",
             "cosine with the NSM's\ngradient, same weights",
         ),
         strict=True,
     ):
         row.set_ylabel(what)
+    grid[2, -1].set(ylim=grid[2, -2].get_ylim())  # what is there is rounding: gradients of a softmax's inputs sum to 0
     grid[0, 0].legend(frameon=False, fontsize=8)
     grid[4, 0].legend(
         handles=grid[4, 0].lines[:3], labels=["NSM, another draw", "BinConcrete", "sigmoid"], frameon=False, fontsize=8
     )
-    figure.suptitle(f"{label(result)}{caption(result)}", fontsize=11)
+    figure.suptitle(f"{label(result)}MNIST CNN, n = {result['seeds']}", fontsize=11)
     return figure
 
 
 def caption(result: dict[str, Any]) -> str:
-    """What is seen, in numbers: the cosines over the last third of the run, averaged over layers."""
+    """What is seen, row by row, in numbers."""
+    recipe = result["recipes"]["NSM"]
+    epochs = result["steps"] * recipe["batch_size"] / DIGITS
+    grown, far = [], []
+    for name in RECIPES:
+        ratios = [each["std"] / each["first_std"] for each in result["histograms"][name].values()]
+        grown.append(f"{name} × {min(ratios):.2f} to {max(ratios):.2f}")
+        gradients = [g for curve in result["curves"][f"mean gradient/{name}"].values() for g in curve]
+        far.append(f"{name} {max(map(abs, gradients)):.1g}")
     last = {name: mean_cosine(result, name) for name in result["cosines"]}
     return (
-        f"MNIST CNN, {result['steps']} mini-batches, {result['seeds']} start{'s' * (result['seeds'] > 1)}. Cosine with "
-        f"the NSM's gradient over the last third, mean of the layers:\nsame weights: BinConcrete "
-        f"{last['same/BinConcrete']:.2f}, sigmoid {last['same/sigmoid']:.2f}, another draw of the NSM "
-        f"{last['same/NSM']:.2f};  own trajectories: BinConcrete {last['own/BinConcrete']:.2f}, "
-        f"sigmoid {last['own/sigmoid']:.2f}"
+        f"The same start and mini-batches for all, n = {result['seeds']}; curves are means of {WINDOW} mini-batches. "
+        f"From above: the weights after {result['steps']} mini-batches ({epochs:.2g} epochs of the recipe's "
+        f"{recipe['epochs']}), whose standard deviation is, over the layers, {', '.join(grown)} of the first; their "
+        f"mean; the mean of their gradient, at most {', '.join(far)} from 0 and none in the last, where the "
+        f"classes' cancel; the cosine of the angle with the NSM's "
+        f"gradient, along the networks' own trajectories (last third, mean of the layers: BinConcrete "
+        f"{last['own/BinConcrete']:.2f}, sigmoid {last['own/sigmoid']:.2f}) and at the NSM's weights (BinConcrete "
+        f"{last['same/BinConcrete']:.2f}, another draw of the NSM {last['same/NSM']:.2f}, sigmoid "
+        f"{last['same/sigmoid']:.2f})."
     )
 
 
+def layer_cosines(result: dict[str, Any], name: str) -> dict[str, float]:
+    """Of every layer, the mean over the last third of the run."""
+    thirds = {layer: curve[-max(1, len(curve) // 3) :] for layer, curve in result["cosines"][name].items()}
+    return {layer: sum(curve) / len(curve) for layer, curve in thirds.items()}
+
+
 def mean_cosine(result: dict[str, Any], name: str) -> float:
-    """Over the last third of the run and all layers."""
-    curves = [curve[-max(1, len(curve) // 3) :] for curve in result["cosines"][name].values()]
-    return sum(map(sum, curves)) / sum(map(len, curves))
+    """The mean over the last third of the run and all layers."""
+    layers = layer_cosines(result, name)
+    return sum(layers.values()) / len(layers)
 
 
 def _draw_histogram(panel: Any, result: dict[str, Any], key: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nsm import data
 from nsm.ensemble import Ensemble
+from nsm.paper.estimates import of_seeds
 from nsm.paper.learning import device, learn, start
 from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
@@ -89,7 +90,7 @@ def draw(result: dict[str, Any]) -> "Figure":
     from matplotlib.colors import to_rgba_array
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6.6), layout="constrained")
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
     above, below = figure.subplots(2, 2)
     networks = result["networks"]
     reach = 1.35 * max(abs(v) for n in networks.values() for curve in n["percentiles"] for v in curve)
@@ -116,16 +117,22 @@ def draw(result: dict[str, Any]) -> "Figure":
         panel.legend(frameon=False)
     for panel in figure.axes:
         panel.set(xlabel="epoch", xlim=(0, result["epochs"]))
-    grown = ", ".join(f"{name} × {network['std_ratio'][-1]:.2f}" for name, network in networks.items())
-    moved = ", ".join(f"{name} {network['mean_shift'][-1]:+.1g}" for name, network in networks.items())
-    epochs = "1 epoch" if result["epochs"] == 1 else f"{result['epochs']} epochs"
-    seeds = "1 seed" if result["seeds"] == 1 else f"mean of {result['seeds']} seeds"
-    figure.suptitle(
-        f"{label(result)}PI-MNIST, {epochs}, {seeds}. At the end the standard deviation is "
-        f"{grown},\nand the mean has moved by {moved} first standard deviations.",
-        fontsize=10,
-    )
+    figure.suptitle(f"{label(result)}PI-MNIST, n = {result['seeds']}", fontsize=10)
     return figure
+
+
+def caption(result: dict[str, Any]) -> str:
+    """What is seen: how the weights spread and where their mean goes."""
+    networks = result["networks"].items()
+    last = {name: of_seeds(network["last_std_ratio_per_seed"]) for name, network in networks}
+    grown = ", ".join(f"{name} × {by.mean:.3f}" + f" ± {by.error:.3f}" * (by.error > 0) for name, by in last.items())
+    moved = ", ".join(f"{name} {network['mean_shift'][-1]:+.1g}" for name, network in networks)
+    return (
+        f"Weights of the third layer in {result['epochs']} of the recipe's {PI_MNIST.epochs} epochs of learning, n = "
+        f"{result['seeds']}. Above, shares of their distribution in units of their first standard deviation; below, "
+        f"their mean (left) and standard deviation (right). At the end the standard deviation is {grown}, "
+        f"and the mean has moved by {moved} first standard deviations."
+    )
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def draw(result: dict[str, Any]) -> "Figure":
     """Error against bits, saturation against bits, and saturation over time at 4 bits."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     bits = list(dict.fromkeys(row["bits"] for row in result["rows"]))
     places = {b: k for k, b in enumerate(bits)}
@@ -209,21 +209,30 @@ def draw(result: dict[str, Any]) -> "Figure":
     middle.set(ylabel="weights at the rails at the end (%)", title="saturation", ylim=(0, None))
     right.set(xlabel="epoch", ylabel="weights at the rails (%)", title="saturation at 4 bits", ylim=(0, None))
     left.legend(frameon=False)
-    figure.suptitle(f"{label(result)}{caption(result)}", fontsize=10)
+    figure.suptitle(f"{label(result)}PI-MNIST, n = {result['seeds']}", fontsize=10)
     return figure
 
 
 def caption(result: dict[str, Any]) -> str:
-    """What is seen, in numbers: how much error the fewest bits cost each network."""
-    parts = []
+    """What is seen: what few bits cost each network, and how many of its weights end at the rails."""
+    errors, rails = [], []
     for name in dict.fromkeys(row["network"] for row in result["rows"]):
-        rows = {row["bits"]: row["mean"] for row in result["rows"] if row["network"] == name}
-        parts.append(f"{name} {rows[None]:.2f} % → {rows.get(4, math.nan):.2f} % → {rows[2]:.2f} %")
+        rows = {row["bits"]: row for row in result["rows"] if row["network"] == name}
+        shown = [rows[bits] for bits in (None, 4, 2)]
+        errors.append(f"{name} {' → '.join(map(_percent, shown))} %")
+        rails.append(f"{name} " + " → ".join(f"{100 * row['at_rails'][-1]:.1f}" for row in shown) + " %")
     epochs = f"{result['epochs']} epoch{'s' * (result['epochs'] > 1)}"
     return (
-        f"PI-MNIST, weights clipped to ±{result['reach']:g}/√fan-in, {epochs}, n = {result['seeds']}. "
-        f"Test error without a grid, at 4 and at 2 bits:\n{';  '.join(parts)}"
+        f"All weights are clipped to ±{result['reach']:g}/√fan-in and stored at few bits, updates rounded at random; β "
+        f"and biases keep full precision. {epochs}, n = {result['seeds']}. Left, the test error; without a grid, at 4 "
+        f"and at 2 bits {'; '.join(errors)}. Middle, the weights at the rails at the end: {'; '.join(rails)}. Right, "
+        "their share over the epochs at 4 bits."
     )
+
+
+def _percent(row: dict[str, Any]) -> str:
+    error = row["standard_error"]
+    return f"{row['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ from nsm.recipes import Recipe
 from nsm.training import fit
 
 #: Networks whose weights are scaled after training, under the names they are shown with.
-SCALED = {"NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu"}
+SCALED = {
+    "NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu",
+    "additive noise": "pi-mnist-additive",
+}  # fmt: skip
 PART = "part.json"  # in the folder of a part, once it is finished
 _MACHINE = (  # fields of a recipe that say how it is computed, not what
     "seed", "seeds", "init_from", "accelerator", "devices", "num_nodes", "precision", "compile", "cuda_graph",
@@ -137,7 +140,7 @@ def train_part(run: Run, seed: int, seeds: int, work: Path, root: Path | None = 
     folder = part_folder(run, seed, seeds, work)
     if not _made_by(run, folder):
         set_aside(folder)
-    if (folder / PART).exists():
+    if (folder / PART).exists() and _whole(run, json.loads((folder / PART).read_text())):
         return folder / PART
     recipe = replace(_on_device(run.recipe), seed=seed, seeds=seeds)
     if resume := (folder / checkpoint.RUN).exists():
@@ -267,9 +270,14 @@ def finished(run: Run, results: Path) -> list[dict[str, Any]]:
 
 
 def missing(run: Run, results: Path, seeds: int) -> list[int]:
-    """Which of the first ``seeds`` seeds the result of a run does not have."""
-    done = {seed for part in finished(run, results) for seed in part["seeds"]}
+    """Which of the first ``seeds`` seeds the result of a run does not have, with all that is to be measured."""
+    done = {seed for part in finished(run, results) if _whole(run, part) for seed in part["seeds"]}
     return [seed for seed in range(seeds) if seed not in done]
+
+
+def _whole(run: Run, part: dict[str, Any]) -> bool:
+    """Whether a part has all that is to be measured; one may be older than the wish to scale its networks."""
+    return "scaling" in part or not run.scaled
 
 
 def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
@@ -278,7 +286,8 @@ def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
     A part that the result has already stays, though it was made once more: for its weights, on another machine.
     """
     found = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
-    parts = {tuple(part["seeds"]): part for part in [*found, *finished(run, results)] if same(run, [part])}
+    found = sorted([*found, *finished(run, results)], key=lambda part: _whole(run, part))  # what has more comes later
+    parts = {tuple(part["seeds"]): part for part in found if same(run, [part])}
     if not parts:
         return None
     chosen: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsm.data.errors import DataError
 from nsm.display import save_figure
 from nsm.recipes import Recipe
 from nsm.record import provenance
@@ -22,10 +23,11 @@ COLORS = {
     "NSM": "#0072B2",
     "StNN": "#D55E00",
     "ReLU": "#009E73",
+    "additive noise": "#56B4E9",
     "BinConcrete": "#E69F00",
     "sigmoid": "#CC79A7",
 }
-STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "BinConcrete": "--", "sigmoid": ":"}
+STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "additive noise": "-.", "BinConcrete": "--", "sigmoid": ":"}
 
 
 def write(name: str, result: dict[str, Any], results: Path = RESULTS) -> dict[str, Any]:
@@ -46,9 +48,17 @@ def write(name: str, result: dict[str, Any], results: Path = RESULTS) -> dict[st
 
 
 def read(name: str, results: Path = RESULTS) -> dict[str, Any] | None:
-    """What ``results/NAME.json`` holds; None if there is no such file."""
+    """What ``results/NAME.json`` holds; None if there is no such file, and a DataError if it is no record."""
     path = results / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # neither UTF-8 nor JSON
+        raise DataError(f"Expected {path} to be JSON, but got {error}") from None
+    if not isinstance(record, dict):
+        raise DataError(f"Expected {path} to be a JSON object, but got {type(record).__name__}")
+    return record
 
 
 def measured(

@@ -65,6 +65,8 @@ def curves(results: Path, runs: dict[str, Run], names: dict[str, str], pick: str
     found = {}
     for shown, name in names.items():
         parts = finished(runs[name], results)
+        if pick == "scaling":
+            parts = [part for part in parts if pick in part]
         if parts and pick == "scaling":
             ways = parts[0]["scaling"]
             found[shown] = {
