@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from nsm.paper.findings import RECORDS, difference, error_of, gather, mark
+from nsm.data import DataError
+from nsm.paper.findings import RECORDS, difference, error_of, gather, mark, of_the_paper
 from nsm.paper.rows import ROWS
-from paper_results import make_up
+from paper_results import make_up, write
 
 
 def test_an_empty_folder_has_every_row_and_none_was_run(tmp_path):
@@ -38,6 +39,31 @@ def test_the_error_of_a_single_network_is_that_of_a_share():
     assert error_of(row) == pytest.approx(100 * math.sqrt(0.02 * 0.98 / 2500))  # 0.28
     assert mark(row) == "≈"
     assert mark({**row, "test_inputs": 40_000}) == "▲"
+
+
+def test_a_quick_row_has_no_mark():
+    row = {"mean": 1.0, "standard_error": 0.01, "paper": 2.0}
+    assert mark(row) == "▲"
+    assert mark({**row, "quick": True}) == ""
+
+
+def test_every_run_is_there_whether_of_a_row_or_not(tmp_path):
+    found = gather(make_up(tmp_path, share=1.0))
+    assert {"pi-mnist-nsm", "pi-mnist-nsm-convergence", "pi-mnist-stnn-convergence"} <= set(found.runs)
+    assert not {"scaling", "convergence"} & set(found.runs)
+
+
+@pytest.mark.parametrize("paper", [{"row": []}, {"rows": {}}, {"rows": [1]}, {"rows": [{"table": "table1"}]}])
+def test_rows_that_are_none_are_refused(tmp_path, paper):
+    write(tmp_path / "paper.json", paper)
+    with pytest.raises(DataError, match=r"Expected .*paper.json to have `rows`, each with data, mean"):
+        gather(tmp_path)
+
+
+def test_rows_of_ours_beside_the_papers_figure_are_not_the_papers(tmp_path):
+    models = [row["model"] for row in of_the_paper(gather(tmp_path).rows)]
+    assert "NSM" in models
+    assert not [model for model in models if "tuned" in model or "synapse" in model]
 
 
 def test_names_of_records_are_files():

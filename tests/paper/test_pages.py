@@ -30,11 +30,14 @@ def test_pages_of_any_results(tmp_path, share):
     assert readme.endswith("\n\nmore\n")
     assert "old" not in readme
     rows = gather(tmp_path / "results").rows
-    of_the_paper = [row for row in rows if row["paper"] is not None]
-    run = [row for row in of_the_paper if row["mean"] is not None]
+    beside = [row for row in rows if row["paper"] is not None]
+    run = [row for row in beside if row["mean"] is not None]
     assert readme.count("\n| ") == len(run) + (1 if run else 0)
-    counted = f"{len(run)} rows of the paper were run, {len(of_the_paper) - len(run)} were not"
+    theirs, tuned = (sum(row["own"] == own for row in run) for own in (False, True))
+    lacking = sum(not row["own"] and row["mean"] is None for row in beside)
+    counted = f"{theirs} rows of the paper were run, {lacking} were not; "
     assert (counted if run else "No row of the paper has been run yet.") in readme
+    assert (f"{tuned} rows above are recipes of ours" in readme) == bool(run)
     for row in run:
         digits = 3 if row["mean"] < 1 else 2
         assert f"| {row['paper']:g} | {row['mean']:.{digits}f}" in readme

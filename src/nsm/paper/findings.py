@@ -1,16 +1,18 @@
 """What was found: the records under results/, any of which may be missing, and how they are put in words."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsm.paper.rows import ROWS
+from nsm.data.errors import DataError
+from nsm.paper.rows import ROWS, Row
 from nsm.paper.showing import RESULTS, read
 
 BETTER, EQUAL, WORSE = "▲", "≈", "▼"
 MEANING = {BETTER: "better than the paper", EQUAL: "equal within two standard errors", WORSE: "worse than the paper"}
-NOT_RUN = "no result yet"
+_FIELDS = {"table", "data", "model", "paper", "mean", "standard_error", "n"}  # that a row cannot be shown without
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,15 @@ class Findings:
 
     Attributes:
         rows: Of every table, in the order of the paper; one that was not run has no mean and a reason.
-        runs: The record of every run behind them, by name.
+        runs: The record of every run, of a row or not, by name.
         records: Of the figures and of what lies beyond the tables, by name; those that are there.
+        searches: For recipes, on validation data, by name.
     """
 
     rows: list[dict[str, Any]]
     runs: dict[str, dict[str, Any]]
     records: dict[str, dict[str, Any]]
+    searches: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def row(self, table: str, data: str, model: str) -> dict[str, Any] | None:
         """A row that was run; None if it was not."""
@@ -46,13 +50,24 @@ RECORDS = {  # name: file
 
 
 def gather(results: Path = RESULTS) -> Findings:
-    """Read what is there."""
+    """Read what is there; a file that is broken raises a DataError."""
     paper = read("paper", results)
-    rows = paper["rows"] if paper else [_not_run(row) for row in ROWS]
-    names = dict.fromkeys(row["run"] for row in rows if row.get("run"))
-    runs = {name: record for name in names if (record := read(f"paper/{name}", results))}
+    rows = _checked(paper, results / "paper.json") if paper else [_not_run(row) for row in ROWS]
+    runs = {name: record for name, record in _folder(results, "paper") if "parts" in record}
     records = {name: record for name, file in RECORDS.items() if (record := read(file, results))}
-    return Findings(rows, runs, records)
+    return Findings(rows, runs, records, dict(_folder(results, "search")))
+
+
+def _folder(results: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((results / name).glob("*.json")):
+        yield path.stem, read(f"{name}/{path.stem}", results) or {}
+
+
+def _checked(paper: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    rows = paper.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(row) >= _FIELDS for row in rows):
+        raise DataError(f"Expected {path} to have `rows`, each with {', '.join(sorted(_FIELDS))}, but got others")
+    return rows
 
 
 def _not_run(row: Any) -> dict[str, Any]:
@@ -74,18 +89,25 @@ def difference(row: dict[str, Any]) -> float | None:
 
 
 def mark(row: dict[str, Any]) -> str:
-    """Better, equal or worse than the paper; empty where nothing can be compared.
+    """Better, equal or worse than the paper; empty where nothing can be compared, as in a quick version.
 
     >>> row = {"mean": 1.3, "paper": 1.36, "standard_error": 0.02}
     >>> mark(row), mark({**row, "standard_error": 0.05}), mark({**row, "mean": 1.5}), mark({**row, "mean": None})
     ('▲', '≈', '▼', '')
+    >>> mark({**row, "quick": True})
+    ''
     """
     apart = difference(row)
-    if apart is None:
+    if apart is None or row.get("quick"):
         return ""
     if abs(apart) <= 2 * error_of(row):
         return EQUAL
     return BETTER if apart < 0 else WORSE
+
+
+def of_the_paper(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that the paper has, without those of ours that stand beside its figure."""
+    return [row for row in rows if row["paper"] is not None and not row.get("own")]
 
 
 def ours(row: dict[str, Any]) -> str:
@@ -97,9 +119,14 @@ def ours(row: dict[str, Any]) -> str:
     'not run: no data'
     """
     if row["mean"] is None:
-        reason = row.get("reason") or NOT_RUN
-        return reason if reason.startswith("not run") else f"not run: {reason}"
+        return f"not run: {why}" if (why := reason(row)) else Row.reason
     return f"{percent(row)}{' (quick)' if row.get('quick') else ''}"
+
+
+def reason(row: dict[str, Any]) -> str | None:
+    """Why there is no result, where more can be said than that there is none yet."""
+    why = row.get("reason")
+    return None if row["mean"] is not None or why == Row.reason else why
 
 
 def percent(row: dict[str, Any]) -> str:
@@ -120,6 +147,16 @@ def amount(count: float) -> str:
             value = count / size
             return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
     return f"{count:g}"
+
+
+def short(commit: str | None) -> str:
+    """A commit in twelve letters, and whether files had been changed.
+
+    >>> short("0123456789abcdef"), short("0123456789abcdef+changes"), short(None)
+    ('0123456789ab', '0123456789ab+changes', '–')
+    """
+    name, changes, more = (commit or "–").partition("+")
+    return name[:12] + changes + more
 
 
 def duration(seconds: float) -> str:

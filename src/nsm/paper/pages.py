@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nsm.paper.claims import RULES_WRITTEN, Verdict, verdicts
-from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, ours
+from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, of_the_paper, ours
 from nsm.paper.showing import RESULTS
 
 BEGIN, END = "<!-- from results/paper.json: begin -->", "<!-- from results/paper.json: end -->"
@@ -74,13 +74,15 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def readme_part(findings: Findings, results: Path = RESULTS) -> str:
-    """The rows of the paper that were run, and one figure; between the markers."""
+    """The rows of the paper that were run with our tuned ones beside them, and one figure; between the markers."""
     shown = [row for row in findings.rows if row["paper"] is not None and row["mean"] is not None]
-    waiting = sum(row["paper"] is not None and row["mean"] is None for row in findings.rows)
+    theirs = of_the_paper(findings.rows)
+    run = len(of_the_paper(shown))
     lines = [BEGIN, ""]
     if shown:
         counted = (
-            f"{len(shown)} rows of the paper were run, {waiting} were not; [docs/paper.md](docs/paper.md) says why."
+            f"{run} rows of the paper were run, {len(theirs) - run} were not; [docs/paper.md](docs/paper.md) says why. "
+            f"{len(shown) - run} rows above are recipes of ours, tuned on validation data, beside the paper's figure."
         )
         lines += [
             f"Test errors in percent, ± one standard error over n seeds; {legend()}",

@@ -8,14 +8,31 @@ import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsm import record
 from nsm.paper import figure_curves, figure_percentiles, figure_statistics, figure_weights, precision
 from nsm.paper.claims import RULES_WRITTEN, verdicts
-from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, amount, difference, duration, gather, mark, ours
-from nsm.paper.showing import RESULTS, save
+from nsm.paper.findings import (
+    BETTER,
+    EQUAL,
+    MEANING,
+    WORSE,
+    Findings,
+    amount,
+    difference,
+    duration,
+    gather,
+    mark,
+    of_the_paper,
+    ours,
+    percent,
+    reason,
+    short,
+)
+from nsm.paper.showing import RESULTS, label, save
 from nsm.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -27,20 +44,48 @@ TITLES = {
     "table3": ("Table 3", "all-convolutional network on CIFAR-10 and CIFAR-100; * from scratch"),
     "table4": ("Table 4", "all-convolutional network on DVS Gestures"),
 }
-#: name in `Findings.records`: file, title, how it is drawn
-FIGURES: dict[str, tuple[str, str, Callable[[dict[str, Any]], "Figure"]]] = {
+#: name in `Findings.records`: file, title, how it is drawn, what is seen in it
+FIGURES: dict[str, tuple[str, str, Callable[[dict[str, Any]], "Figure"], Callable[[dict[str, Any]], str]]] = {
     "percentiles": (
         figure_percentiles.NAME,
         "Input to the last hidden layer while learning (the paper's Figure 2)",
         figure_percentiles.draw,
+        figure_percentiles.caption,
     ),
-    "weights": (figure_weights.NAME, "Weights of the third layer while learning", figure_weights.draw),
-    "statistics": (figure_statistics.NAME, "Weights, gradients and their angles", figure_statistics.draw),
-    "convergence": ("figure-convergence", "Learning curves, NSM against StNN", figure_curves.draw_convergence),
-    "scaling": ("figure-scaling", "Scaled weights at inference", figure_curves.draw_scaling),
-    "precision": (precision.NAME, "Learning with weights of fixed range and few bits", precision.draw),
+    "weights": (
+        figure_weights.NAME,
+        "Weights of the third layer while learning",
+        figure_weights.draw,
+        figure_weights.caption,
+    ),
+    "statistics": (
+        figure_statistics.NAME,
+        "Weights, gradients and their angles",
+        figure_statistics.draw,
+        figure_statistics.caption,
+    ),
+    "convergence": (
+        "figure-convergence",
+        "Learning curves, NSM against StNN",
+        figure_curves.draw_convergence,
+        figure_curves.caption_convergence,
+    ),
+    "scaling": (
+        "figure-scaling",
+        "Scaled weights at inference",
+        figure_curves.draw_scaling,
+        figure_curves.caption_scaling,
+    ),
+    "precision": (
+        precision.NAME,
+        "Learning with weights of fixed range and few bits",
+        precision.draw,
+        precision.caption,
+    ),
 }
 _ALWAYS = ("data", "network", "unit", "epochs", "batch_size", "lr")  # settings that are shown whatever they are
+_BESIDE = ("steps", "epochs", "seeds", "reach", "rates", "num_samples", "test_digits")  # a figure's own settings
+NOISE = "p = 0.25 in convolutions and 0.5 in linear layers (blank-out), σ = 1 (Gaussian)"  # of `nsm.networks`
 
 
 def write(out: Path, results: Path = RESULTS) -> Findings:
@@ -72,8 +117,9 @@ def page(findings: Findings, results: Path | None = None) -> str:
 
 
 def _header(findings: Findings) -> str:
-    marks = [mark(row) for row in findings.rows]
-    run = sum(row["mean"] is not None for row in findings.rows)
+    paper = of_the_paper(findings.rows)
+    marks = [mark(row) for row in paper]
+    run, theirs = (sum(row["mean"] is not None for row in rows) for rows in (findings.rows, paper))
     counts = ", ".join(f"{marks.count(sign)} {sign} {MEANING[sign]}" for sign in (BETTER, EQUAL, WORSE))
     links = [("claims", "claims"), *((name, title) for name, (title, _) in TITLES.items())]
     links += [("figures", "figures"), ("operations", "operations"), ("settings", "settings")]
@@ -82,9 +128,9 @@ def _header(findings: Findings) -> str:
         "<header><h1>Neural Sampling Machines: the paper, run again</h1>"
         "<p><cite>Inherent Weight Normalization in Stochastic Neural Networks</cite>, Detorakis, Dutta, Khanna, Jerry, "
         "Datta and Neftci, NeurIPS 2019.</p>"
-        f"<p><strong>{run} of {len(findings.rows)} rows were run.</strong> Of those that the paper has: {counts}. "
-        "Errors are test errors in percent; ± is one standard error over n seeds; where there is one seed, that of a "
-        "share of the test inputs decides what is equal.</p>"
+        f"<p><strong>{run} of {len(findings.rows)} rows were run.</strong> Of the paper's own {len(paper)} it is "
+        f"{theirs}: {counts}. Errors are test errors in percent; ± is one standard error over n seeds; where there is "
+        "one seed, that of a share of the test inputs decides what is equal.</p>"
         f"<nav>{menu}</nav></header>"
     )
 
@@ -106,14 +152,18 @@ def _claims(findings: Findings) -> str:
 
 
 def _table(findings: Findings, table: str) -> str:
+    """Every row of a table; what several rows in turn were not run for is said once, after them."""
     title, about = TITLES[table]
+    rows = [row for row in findings.rows if row["table"] == table]
     body, last = [], None
-    for row in (row for row in findings.rows if row["table"] == table):
+    for row, after in pairwise([*rows, None]):
         if row["data"] != last:
             last = row["data"]
-            body.append(f'<tr class="group"><th colspan="6" scope="rowgroup">{escape(last)}</th></tr>')
+            body.append(f'<tr class="group"><th colspan="5" scope="rowgroup">{escape(last)}</th></tr>')
         body.append(_row(row))
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("model", "paper", "ours", "n", "difference", ""))
+        if (why := reason(row)) and not (after and (after["data"], reason(after)) == (last, why)):
+            body.append(f'<tr class="reason"><td colspan="5">not run: {escape(why)}</td></tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("model", "paper", "ours", "n", "difference"))
     grid = (
         f'<table class="errors" id="rows-{table}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
@@ -123,32 +173,31 @@ def _table(findings: Findings, table: str) -> str:
 def _row(row: dict[str, Any]) -> str:
     apart, sign = difference(row), mark(row)
     missing = row["mean"] is None
+    said = "not run" if reason(row) else ours(row)
+    beside = f' <span class="mark" title="{MEANING[sign]}">{sign}</span>' if sign else ""
     cells = [
         f'<th scope="row">{escape(row["model"])}</th>',
         f"<td>{'–' if row['paper'] is None else format(row['paper'], 'g')}</td>",
-        f'<td class="{"missing" if missing else "ours"}">{escape(ours(row))}</td>',
+        f'<td class="{"missing" if missing else "ours"}">{escape(said)}{beside}</td>',
         f"<td>{row['n'] or '–'}</td>",
         f"<td>{'–' if apart is None else format(apart, '+.2f')}</td>",
-        f'<td class="mark" title="{MEANING.get(sign, "")}">{sign}</td>',
     ]
     kind = "own" if row.get("own") else "of-the-paper"
     return f'<tr class="{kind}">{"".join(cells)}</tr>'
 
 
 def _figures(findings: Findings, results: Path | None) -> Iterator[str]:
-    for name, (file, title, draw) in FIGURES.items():
+    for name, (file, title, draw, caption) in FIGURES.items():
         found = findings.records.get(name)
         if found is None:
             yield f'<figure id="figure-{name}"><figcaption>{escape(title)}: not yet measured</figcaption></figure>'
             continue
         figure = draw(found)
-        if results is not None:
-            save(figure, file, results)
-        seen = escape(" ".join(figure.get_suptitle().split()))
-        made = escape(", ".join(_made(found)))
+        svg = _svg(figure, file) if results is None else save(figure, file, results)[1].read_bytes()
+        seen, made = escape(f"{label(found)}{caption(found)}"), escape(", ".join(_made(found)))
         yield (
-            f'<figure id="figure-{name}"><h3>{escape(title)}</h3><div class="wide"><img alt="{seen}" '
-            f'src="data:image/svg+xml;base64,{_svg(figure, file)}"></div>'
+            f'<figure id="figure-{name}"><h3>{escape(title)}</h3><img alt="{escape(title)}" '
+            f'src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
             f"<figcaption>{seen} <small>({made})</small></figcaption></figure>"
         )
 
@@ -158,15 +207,15 @@ def _made(found: dict[str, Any]) -> Iterator[str]:
     if found.get("seconds"):
         yield duration(found["seconds"])
     if found.get("commit"):
-        yield f"commit {found['commit'][:12]}"
+        yield f"commit {short(found['commit'])}"
 
 
-def _svg(figure: "Figure", name: str) -> str:
+def _svg(figure: "Figure", name: str) -> bytes:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": name}), io.BytesIO() as data:
         figure.savefig(data, format="svg", metadata={"Date": None})
-        return base64.b64encode(data.getvalue()).decode()
+        return data.getvalue()
 
 
 def _operations(findings: Findings) -> str:
@@ -174,40 +223,87 @@ def _operations(findings: Findings) -> str:
     if found is None:
         return "<p>not yet counted</p>"
     kinds = ("additions", "comparisons", "multiplications", "exponentials", "random_bits")
-    rows = []
+    rows, last = [], None
     for row in found["rows"]:
+        network = f"{row['data']}, {row['network']}"
+        if network != last:
+            last = network
+            rows.append([network])
         name = row["unit"] + (f", {row['site']} noise" if row["site"] else "")
         for key, samples in (("one_sample", 1), ("all_samples", row["samples"])):
             if key == "one_sample" or samples > 1:
-                counts = [amount(row[key][kind]) for kind in kinds]
-                rows.append([f"{row['data']}, {row['network']}", name, str(samples), *counts])
-    head = ["network", "units", "samples", *(kind.replace("_", " ") for kind in kinds)]
+                rows.append([name, str(samples), *(amount(row[key][kind]) for kind in kinds)])
+    head = ["units", "samples", *(kind.replace("_", " ") for kind in kinds)]
     return (
         "<p>Counted from the modules; products with ±1 are additions, what precedes the first draw is computed once "
         "for all samples, blanked-out inputs count as if they were added.</p>" + _grid("operations", head, rows)
     )
 
 
+# ------------------------------------------------------------------------- settings
+
+
 def _settings(findings: Findings) -> str:
-    rows = []
+    """The defaults once, and what differs from them in every run, figure and search."""
+    plain = ", ".join(f"{name} {value}" for name, value in Recipe().to_dict().items())
+    head = ["settings that are not the default", "hardware", "time", "versions", "commit"]
+    runs, figures = list(_runs(findings)), list(_recipes(findings))
+    return "".join(
+        [
+            f"<p>Defaults, which stand wherever nothing else is said: {escape(plain)}. NSM units have {NOISE}.</p>",
+            _grid("settings", ["run", *head], runs) if runs else "<p>No run is in results/paper yet.</p>",
+            f"<h3>Figures</h3>{_grid('recipes', ['figure', *head], figures)}" if figures else "",
+            *(_search(name, found) for name, found in findings.searches.items()),
+        ]
+    )
+
+
+def _runs(findings: Findings) -> Iterator[list[str]]:
     for name, run in findings.runs.items():
-        parts = run.get("parts") or [run]
+        parts = run["parts"] or [run]
         first = parts[0]
-        versions = first.get("versions", {})
-        rows.append(
-            [
-                name + (" (quick)" if run.get("quick") else ""),
-                ", ".join(_differences(first.get("recipe") or {})),
-                ", ".join(dict.fromkeys(str(part.get("hardware")) for part in parts)),
-                duration(run.get("seconds") or 0),
-                " ".join(f"{package} {version}" for package, version in versions.items()),
-                (first.get("commit") or "–")[:12],
-            ]
-        )
-    if not rows:
-        return "<p>No run is in results/paper yet.</p>"
-    return _grid(
-        "settings", ["run", "settings that are not the default", "hardware", "time", "versions", "commit"], rows
+        said = [f"start {run['start']}"] if run.get("start") else []
+        hardware = ", ".join(dict.fromkeys(str(part.get("hardware")) for part in parts))
+        yield [
+            name + (" (quick)" if run.get("quick") else ""),
+            ", ".join([*_differences(first.get("recipe") or {}), *said]),
+            *_where({**first, "hardware": hardware, "seconds": run.get("seconds")}),
+        ]
+
+
+def _recipes(findings: Findings) -> Iterator[list[str]]:
+    """Of every figure that learned something itself, the recipe of each of its networks."""
+    for name, (file, *_) in FIGURES.items():
+        found = findings.records.get(name, {})
+        beside = [f"{key} {found[key]}" for key in _BESIDE if key in found]
+        for network, recipe in found.get("recipes", {"all networks": {}} if beside else {}).items():
+            ours = {key: value for key, value in recipe.items() if key not in ("epochs", "seeds")}
+            quick = " (quick)" if found.get("quick") else ""
+            yield [f"{file}: {network}{quick}", ", ".join([*beside, *_differences(ours)]), *_where(found)]
+
+
+def _where(found: dict[str, Any]) -> list[str]:
+    versions = " ".join(f"{package} {version}" for package, version in found.get("versions", {}).items())
+    seconds = found.get("seconds")
+    return [str(found.get("hardware")), duration(seconds) if seconds else "–", versions, short(found.get("commit"))]
+
+
+def _search(name: str, found: dict[str, Any]) -> str:
+    """What was tried for a tuned recipe, with its error on the validation data."""
+    rows = [
+        [
+            row["variant"],
+            ", ".join(f"{key} {value}" for key, value in found["variants"].get(row["variant"], {}).items()) or "–",
+            f"{percent(row)} (n = {row['n']})",
+            f"{row['hardware']}, {duration(row['seconds'])}",
+        ]
+        for row in found["rows"]
+    ]
+    common = ", ".join(_differences({**found["recipe"], "epochs": found["epochs"]}))
+    return (
+        f"<h3>Search for {escape(name)}</h3><p>Errors in percent on the validation data, which chose the tuned recipe. "
+        f"All variants: {escape(common)}; commit {escape(short(found.get('commit')))}.</p>"
+        + _grid(f"search-{name}", ["variant", "what it changes", "error", "where, time"], rows)
     )
 
 
@@ -223,12 +319,19 @@ def _section(anchor: str, title: str, body: str) -> str:
 
 
 def _grid(name: str, head: Sequence[str], rows: Sequence[Sequence[str]], escaped: bool = False) -> str:
-    cells = (
-        "<tr>" + "".join(f"<td>{cell if escaped else escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
+    """A table; a row of one cell is a heading of those below it."""
     top = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
-    body = "".join(cells)
-    return f'<div class="wide"><table id="grid-{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    body = []
+    for row in rows:
+        cells = row if escaped else [escape(cell) for cell in row]
+        if len(cells) == 1:
+            body.append(f'<tr class="group"><th colspan="{len(head)}" scope="rowgroup">{cells[0]}</th></tr>')
+        else:
+            body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return (
+        f'<div class="wide"><table id="grid-{name}"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def summary(findings: Findings) -> dict[str, Any]:
