@@ -17,6 +17,7 @@ from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
 
 TRITON = find_spec("triton") is not None
+REACH = 2**31 - 2**24  # of the kernels' indices, which have 32 bits and go on for a little behind the end
 
 
 def can(
@@ -31,16 +32,34 @@ def can(
     estimator: Estimator,
     vmapped: bool = False,
 ) -> bool:
-    """Whether kernels have the law of a layer: t a line in the product, the noise not keyed by who draws it."""
+    """Whether kernels have the law of a layer: t a line in the product, the noise not keyed by who draws it.
+
+    And whether they reach to the end of its product. Of several networks under vmap each by itself is meant: where they
+    are one launch, the way from one to the next has 64 bits.
+    """
     drawn = functional.resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
-    blanked = isinstance(wiring, Dense) and isinstance(noise, Bernoulli)  # on every synapse
     return (
         kernels_take(z, vmapped)
+        and _outputs(z, weight, wiring) <= REACH
         and inputs == "binary"
         and estimator == Probability()
-        and (site == "neuron" or drawn == "moments" or (blanked and _triton_takes(z)))
+        and (site == "neuron" or drawn == "moments" or _blanks(z, weight, noise, wiring))
         and philox.source is None
     )
+
+
+def _outputs(z: Tensor, weight: Tensor, wiring: Wiring) -> int:
+    """How many numbers `Wiring.product` has."""
+    if isinstance(wiring, Dense):
+        return math.prod(z.shape[:-1]) * len(weight)
+    return math.prod(z.shape[:-3]) * len(weight) * math.prod(wiring.output_size(z.shape[-2:], weight.shape[-2:]))
+
+
+def _blanks(z: Tensor, weight: Tensor, noise: Noise, wiring: Wiring) -> bool:
+    """Whether there is a kernel that blanks out every synapse; it fills up the fan-in of inputs and of units."""
+    if not (isinstance(wiring, Dense) and isinstance(noise, Bernoulli) and _triton_takes(z)):
+        return False
+    return (weight.shape[1] + 256) * max(math.prod(z.shape[:-1]), len(weight)) <= REACH
 
 
 def sample(
@@ -137,7 +156,7 @@ def kernels_take(z: Tensor, vmapped: bool = False) -> bool:
     exporting = torch.compiler._is_exporting_flag  # is_exporting() is true of all compilation before torch 2.13
     if exporting or (not vmapped and transformed()) or not isinstance(z, Tensor):  # but what torch.fx traces with
         return False
-    return 0 < z.numel() < 2**30 and (_triton_takes(z) or _c_takes(z))
+    return 0 < z.numel() <= REACH and (_triton_takes(z) or _c_takes(z))
 
 
 def _triton_takes(z: Tensor) -> bool:
