@@ -47,16 +47,6 @@ def pack(states: Tensor) -> Tensor:
     return (words - (words >> 31 << 32)).to(torch.int32)
 
 
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fill what `torch.empty` gives with NaN, or with a pattern of bits where there is none."""
-    plain = torch.empty
-
-    def empty(*size: int, dtype: torch.dtype) -> Tensor:
-        return plain(*size, dtype=dtype).fill_(float("nan") if dtype.is_floating_point else 0x5A5A)
-
-    monkeypatch.setattr(torch, "empty", empty)
-
-
 # ------------------------------------------------------------------------- digits
 
 
@@ -102,8 +92,8 @@ def test_a_fan_in_whose_sums_leave_float32_is_refused():
 @needs_library
 @pytest.mark.parametrize(("units", "size", "pool"), [(1, (1, 1), (1, 1)), (16, (4, 6), (2, 2)), (37, (5, 4), (3, 1))])
 @pytest.mark.parametrize("local", [False, True])
-def test_the_first_layer(units, size, pool, local, monkeypatch):
-    poisoned(monkeypatch)
+@pytest.mark.usefixtures("poisoned")
+def test_the_first_layer(units, size, pool, local):
     generator = torch.Generator().manual_seed(1)
     inputs, samples = 41, 3
     product = torch.randn(inputs, *size, units, generator=generator)
@@ -128,9 +118,9 @@ def test_the_first_layer(units, size, pool, local, monkeypatch):
 
 
 @needs_library
-def test_a_threshold_is_the_largest_number_that_fires(monkeypatch):
+@pytest.mark.usefixtures("poisoned")
+def test_a_threshold_is_the_largest_number_that_fires():
     """r + ½ ≤ 2¹⁵ e for r up to the threshold and not beyond, for a million e, found in float64."""
-    poisoned(monkeypatch)
     t = torch.linspace(-3.5, 3.5, 2**20).view(32, -1)
     t[0, :4] = torch.tensor([float("inf"), -float("inf"), 0.0, -0.0])
     first = bits.First(bits.Geometry(), torch.ones(t.shape[1]), torch.zeros(t.shape[1]))
@@ -158,8 +148,8 @@ GEOMETRIES = [
 @pytest.mark.parametrize(("channels", "units", "geometry"), GEOMETRIES, ids=str)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("rows", [1, 32, 75])
-def test_layers(channels, units, geometry, count, rows, monkeypatch):
-    poisoned(monkeypatch)
+@pytest.mark.usefixtures("poisoned")
+def test_layers(channels, units, geometry, count, rows):
     generator = torch.Generator().manual_seed(channels)
     weight = torch.randn(units, channels, *geometry.kernel, generator=generator)
     weight[0] = 0

@@ -19,8 +19,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 def _large_tiles(monkeypatch):
     """In the interpreter, where a program takes as long whatever its size."""
     if not torch.cuda.is_available():
-        monkeypatch.setattr(blankout, "FOURS", 256)
-        monkeypatch.setattr(blankout, "UNITS", 32)
+        monkeypatch.setattr(blankout, "FOURS", 32)
 
 
 def xi(key, rows, units, inputs, p):
@@ -37,9 +36,12 @@ def xi(key, rows, units, inputs, p):
     return bits.permute(2, 3, 1, 0, 4).flatten(3).flatten(0, 1)[:rows, :, :inputs].float()
 
 
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("p", [0.5, 0.25, 0.75, 0.1])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (33, 65, 129), (2, 3, 300)])
+@pytest.mark.parametrize(
+    ("shape", "p"),
+    [((1, 1, 1), 0.5), ((33, 65, 129), 0.5), ((33, 65, 129), 0.3125), ((2, 3, 300), 0.75), ((5, 130, 40), 0.1)],
+)
 def test_the_sum_is_its_twin_bit_for_bit(shape, p, device):
     """With whole numbers as weights, whose sums no order can change."""
     rows, units, inputs = shape
@@ -59,8 +61,9 @@ def test_digits(p):
     assert abs(value / 2**count - p) <= 2.0**-32
 
 
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("p", [0.5, 0.3])
+@pytest.mark.parametrize("p", [0.5, 0.3125])
 def test_every_connection_is_kept_with_probability_p(p, device):
     """Each of the sums counts ξ; so do those of halves, which share none."""
     rows, inputs = (80, 128) if device == "cpu" else (1000, 100_000)

@@ -24,6 +24,7 @@ def sources(monkeypatch):
     return make
 
 
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32])
 @pytest.mark.parametrize("shape", [(4, 1), (4, 7, 3), (2, 2, 300), (4, 1025)])
@@ -35,6 +36,7 @@ def test_integers(sources, shape, kind, device):
         assert torch.equal(found.cpu(), other.integers(shape, kind))
 
 
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(4, 1), (2, 2, 300)])

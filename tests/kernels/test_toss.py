@@ -1,7 +1,6 @@
 """Predicting kernels against their twins in torch: in Triton's interpreter, or compiled if there is CUDA."""
 
 import math
-import os
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from nsm import functional, philox
 from nsm.estimators import sgn
 from twins import erf, fma
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 toss: Any = pytest.importorskip("nsm.kernels.toss")
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -27,8 +24,6 @@ SHAPES = [  # (height, width, units), pool, local
     ((5, 7, 3), (2, 3), True),
     ((3, 3, 33), (1, 1), True),
 ]
-
-
 EXACT: Any = {"rtol": 0, "atol": 0}
 CLOSE: Any = {"rtol": 1e-6, "atol": 1e-6}  # the interpreter's fma rounds twice
 
@@ -75,18 +70,6 @@ def tossed(e: Tensor, source: philox.Keyed, number: int) -> Tensor:
     source.draws = number
     with philox.keyed(source):
         return sgn(functional.toss(e))
-
-
-@pytest.fixture
-def poisoned(monkeypatch):
-    """Results start as NaN, or as sevens where there is none, so that what is not written shows."""
-    plain = torch.empty
-
-    def empty(*size, **options):
-        new = plain(*size, **options)
-        return new.fill_(float("nan") if new.is_floating_point() else 7)
-
-    monkeypatch.setattr(toss.torch, "empty", empty)
 
 
 @pytest.mark.usefixtures("poisoned")
