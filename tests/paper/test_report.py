@@ -15,8 +15,9 @@ from nsm.cli import main
 from nsm.layers import NSMLayer
 from nsm.networks import build
 from nsm.paper import report
-from nsm.paper.findings import gather
+from nsm.paper.findings import MEANING, gather
 from nsm.paper.rows import ROWS
+from nsm.paper.showing import label
 from nsm.recipes import Recipe
 from paper_results import make_up, write
 
@@ -117,7 +118,7 @@ def test_marks_are_counted_of_the_rows_that_the_paper_has(page, results):
     models = {(row["data"], row["model"]) for row in run if row in theirs}
     signs = [sign for row, shown in zip(rows, [r for t in expected(results).values() for r in t], strict=True)
              if (row["data"], row["model"]) in models for sign in shown[2] if sign in "▲≈▼"]  # fmt: skip
-    counts = ", ".join(f"{signs.count(sign)} {sign} {word}" for sign, word in report.MEANING.items())
+    counts = ", ".join(f"{signs.count(sign)} {sign} {word}" for sign, word in MEANING.items())
     assert f"{len(run)} of {len(ROWS)} rows were run." in page
     assert f"Of the paper's own {len(theirs)} it is {len(models)}: {counts}." in page
     assert any(row["own"] and row["paper"] is not None and row["mean"] is not None for row in rows)  # and it matters
@@ -144,7 +145,7 @@ def test_figures_stand_in_the_page_with_what_is_seen(page, results):
     for name, found in gather(results).records.items():
         if name in report.FIGURES:
             caption = report.FIGURES[name][3](found)
-            assert f"<figcaption>{report.label(found)}{escape(caption)}" in page
+            assert f"<figcaption>{label(found)}{escape(caption)}" in page
             assert f"n = {found.get('seeds', 2 if name == 'convergence' else 5)}" in caption
     for image in images:
         assert image["alt"]

@@ -8,7 +8,8 @@ import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,15 +155,13 @@ def _claims(findings: Findings) -> str:
 def _table(findings: Findings, table: str) -> str:
     """Every row of a table; what several rows in turn were not run for is said once, after them."""
     title, about = TITLES[table]
-    rows = [row for row in findings.rows if row["table"] == table]
-    body, last = [], None
-    for row, after in pairwise([*rows, None]):
-        if row["data"] != last:
-            last = row["data"]
-            body.append(f'<tr class="group"><th colspan="5" scope="rowgroup">{escape(last)}</th></tr>')
-        body.append(_row(row))
-        if (why := reason(row)) and not (after and (after["data"], reason(after)) == (last, why)):
-            body.append(f'<tr class="reason"><td colspan="5">not run: {escape(why)}</td></tr>')
+    body = []
+    for data, rows in groupby((row for row in findings.rows if row["table"] == table), key=itemgetter("data")):
+        body.append(f'<tr class="group"><th colspan="5" scope="rowgroup">{escape(data)}</th></tr>')
+        for why, alike in groupby(rows, key=reason):
+            body += map(_row, alike)
+            if why:
+                body.append(f'<tr class="reason"><td colspan="5">not run: {escape(why)}</td></tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("model", "paper", "ours", "n", "difference"))
     grid = (
         f'<table class="errors" id="rows-{table}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
@@ -223,16 +222,14 @@ def _operations(findings: Findings) -> str:
     if found is None:
         return "<p>not yet counted</p>"
     kinds = ("additions", "comparisons", "multiplications", "exponentials", "random_bits")
-    rows, last = [], None
-    for row in found["rows"]:
-        network = f"{row['data']}, {row['network']}"
-        if network != last:
-            last = network
-            rows.append([network])
-        name = row["unit"] + (f", {row['site']} noise" if row["site"] else "")
-        for key, samples in (("one_sample", 1), ("all_samples", row["samples"])):
-            if key == "one_sample" or samples > 1:
-                rows.append([name, str(samples), *(amount(row[key][kind]) for kind in kinds)])
+    rows = []
+    for network, units in groupby(found["rows"], key=itemgetter("data", "network")):
+        rows.append([", ".join(network)])
+        for row in units:
+            name = row["unit"] + (f", {row['site']} noise" if row["site"] else "")
+            for key, samples in (("one_sample", 1), ("all_samples", row["samples"])):
+                if key == "one_sample" or samples > 1:
+                    rows.append([name, str(samples), *(amount(row[key][kind]) for kind in kinds)])
     head = ["units", "samples", *(kind.replace("_", " ") for kind in kinds)]
     return (
         "<p>Counted from the modules; products with ±1 are additions, what precedes the first draw is computed once "
