@@ -154,6 +154,7 @@ def test_kernels_take_what_their_indices_reach(layer, shape, fits, use):
         (10, 100_000, 22_000, False),
         (8_000_000, 1, 1, True),
         (70_000_000, 1, 1, False),  # of which 32 are read for every row
+        (1, 1, 9_000_000, False),  # by 65,535 programs of 128 each, at most
     ],
 )
 def test_blank_out_of_synapses_takes_what_its_indices_reach(rows, inputs, units, fits, monkeypatch):

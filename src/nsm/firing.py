@@ -56,7 +56,7 @@ def _outputs(z: Tensor, weight: Tensor, wiring: Wiring) -> int:
 
 
 def _blanks(z: Tensor, weight: Tensor, noise: Noise, wiring: Wiring) -> bool:
-    """Whether there is a kernel that blanks out every synapse; it fills up the fan-in of inputs and of units."""
+    """Whether there is a kernel that blanks out every synapse, with room to fill up the fan-in of inputs and units."""
     if not (isinstance(wiring, Dense) and isinstance(noise, Bernoulli) and _triton_takes(z)):
         return False
     return (weight.shape[1] + 256) * max(math.prod(z.shape[:-1]), len(weight)) <= REACH

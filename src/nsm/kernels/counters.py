@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 256
+from nsm.kernels.fire import per_program
+
+_BLOCK = 256  # at least
 
 
 @triton.jit
@@ -68,7 +70,8 @@ def words(inputs: Tensor, samples: Tensor, key: Tensor, number: int, blocks: int
         blocks: For each row.
     """
     out = torch.empty(4, len(inputs), blocks, dtype=torch.int64, device=inputs.device)
-    _words[len(inputs), triton.cdiv(blocks, _BLOCK)](out, inputs, samples, key, number, blocks, _BLOCK, num_warps=4)
+    many = per_program(blocks, _BLOCK)
+    _words[len(inputs), triton.cdiv(blocks, many)](out, inputs, samples, key, number, blocks, many, num_warps=4)
     return out.unbind()
 
 
@@ -76,7 +79,8 @@ def integers(inputs: Tensor, samples: Tensor, key: Tensor, number: int, n: int, 
     """``n`` integers for every row, (rows, n) of int8, int16 or int32: all blocks' first ones, then the second."""
     bits = 8 * kind.itemsize
     blocks = triton.cdiv(n * bits, 128)
+    many = per_program(blocks, _BLOCK)
     out = torch.empty(len(inputs), n, dtype=kind, device=inputs.device)
-    grid = len(inputs), triton.cdiv(blocks, _BLOCK)
-    _integers[grid](out, inputs, samples, key, number, blocks, n, bits, _BLOCK, num_warps=4)
+    grid = len(inputs), triton.cdiv(blocks, many)
+    _integers[grid](out, inputs, samples, key, number, blocks, n, bits, many, num_warps=4)
     return out

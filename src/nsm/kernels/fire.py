@@ -29,6 +29,7 @@ _SLOPE = tl.constexpr(2 / math.sqrt(math.pi))
 _NAN = tl.constexpr(tl.PropagateNan.ALL)
 
 MEMBERS = True  # several networks' tensors, along a first axis, are one launch
+PROGRAMS = 2**16 - 1  # along any axis but the first
 
 
 @triton.jit
@@ -92,12 +93,12 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
     """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
     member = tl.program_id(2).to(tl.int64)
     X, G, DX = X + member * rows * units, G + member * rows * units, DX + member * rows * units
-    K, C, PARTS = K + member * units, C + member * units, PARTS + 2 * member * tl.num_programs(0) * units
-    u = tl.program_id(1) * BU + tl.arange(0, BU)[None, :]
+    K, C, PARTS = K + member * units, C + member * units, PARTS + 2 * member * tl.num_programs(1) * units
+    u = tl.program_id(0) * BU + tl.arange(0, BU)[None, :]
     inside = u < units
     k, c = tl.load(K + u, inside, 0), tl.load(C + u, inside, 0)
-    row = tl.program_id(0) * each + tl.arange(0, BM)[:, None]
-    end = tl.minimum(tl.program_id(0) * each + each, rows)
+    row = tl.program_id(1) * each + tl.arange(0, BM)[:, None]
+    end = tl.minimum(tl.program_id(1) * each + each, rows)
     at, both = row * units + u, (row < end) & inside
     x, g = tl.load(X + at, both, 0), tl.load(G + at, both, 0)
     dk, dc = tl.zeros((BM, BU), tl.float32), tl.zeros((BM, BU), tl.float32)
@@ -111,9 +112,9 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
         tl.store(DX + at_now, (d * k).to(DX.dtype.element_ty), both_now)
         dk += tl.where(both_now, d * x_now, 0)
         dc += tl.where(both_now, d, 0)
-    to = PARTS + tl.program_id(0) * units + u
+    to = PARTS + tl.program_id(1) * units + u
     tl.store(to, tl.sum(dk, 0)[None, :], inside)
-    tl.store(to + tl.num_programs(0) * units, tl.sum(dc, 0)[None, :], inside)
+    tl.store(to + tl.num_programs(1) * units, tl.sum(dc, 0)[None, :], inside)
 
 
 @triton.jit
@@ -129,6 +130,11 @@ def _blank(Z, KEY, OUT, p, below, size, apart, BG: tl.constexpr):
     tl.store(OUT + at, (((r < below).to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
 
 
+def per_program(size: int, least: int) -> int:
+    """How many of ``size`` a program takes, ``least`` or more: along its second axis a card has 65,535 programs."""
+    return max(least, triton.next_power_of_2(triton.cdiv(size, PROGRAMS)))
+
+
 def _members(last: Tensor) -> int:
     """How many networks there are side by side, in tensors with an axis in front."""
     return len(last) if last.dim() == 2 else 1
@@ -137,9 +143,10 @@ def _members(last: Tensor) -> int:
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     """States z, of the type of x, which may have 16 bits."""
     rows, units = x.shape[-2:]
-    groups = 64 if units >= 512 else 32
+    groups = per_program(-(-units // 8), 64 if units >= 512 else 32)
     grid = rows, -(-units // (8 * groups)), _members(key)
-    _fire[grid](x, k, c, key, z, rows, units, key.stride(0), groups, num_warps=groups // 32, enable_fp_fusion=False)
+    warps = min(groups // 32, 8)
+    _fire[grid](x, k, c, key, z, rows, units, key.stride(0), groups, num_warps=warps, enable_fp_fusion=False)
 
 
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
@@ -166,7 +173,7 @@ def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tens
     """Gradient dx, and sums for dk and dc."""
     rows, units = x.shape[-2:]
     bm, bu, each = _tiles(rows, units)
-    grid = sums.shape[-2], -(-units // bu), _members(c)
+    grid = -(-units // bu), sums.shape[-2], _members(c)
     _back[grid](g, x, k, c, dx, sums, rows, units, each, bm, bu, num_warps=1)
 
 

@@ -127,13 +127,13 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
     """
     BLOCKS: tl.constexpr = (CH + BC - 1) // BC
     P: tl.constexpr = (H // 2) * (W // 2) if PLACES else 1
-    place = tl.program_id(1) // BLOCKS  # the window in its image
-    channel = (tl.program_id(1) % BLOCKS) * BC + tl.arange(0, BC)[None, :]
+    place = tl.program_id(0) // BLOCKS  # the window in its image
+    channel = (tl.program_id(0) % BLOCKS) * BC + tl.arange(0, BC)[None, :]
     here = channel < CH
     inner = _inner(place, W, CH) + channel
     k0, k1, k2, k3 = _lines(K, inner, here, W, CH, PLACES)
     c0, c1, c2, c3 = _lines(C, inner, here, W, CH, PLACES)
-    first = tl.program_id(0) * each
+    first = tl.program_id(1) * each
     end = tl.minimum(first + each, rows)
     dk0, dk1, dk2, dk3 = _zeros(BM, BC)
     dc0, dc1, dc2, dc3 = _zeros(BM, BC)
@@ -166,8 +166,8 @@ def _back_pool(G, WON, X, K, C, DX, PARTS, rows, each, H: tl.constexpr, W: tl.co
             dk3, dc3 = dk3 + tl.where(won == 3, d * x, 0), dc3 + tl.where(won == 3, d, 0)
         else:
             dk0, dc0 = dk0 + d * x, dc0 + d
-    to = PARTS + tl.program_id(0) * P * CH + place * CH + channel
-    step = tl.num_programs(0) * P * CH
+    to = PARTS + tl.program_id(1) * P * CH + place * CH + channel
+    step = tl.num_programs(1) * P * CH
     KINDS: tl.constexpr = 4 if PLACES else 1
     tl.store(to, tl.sum(dk0, 0)[None, :], here)
     tl.store(to + KINDS * step, tl.sum(dc0, 0)[None, :], here)
@@ -223,7 +223,7 @@ def pool_back(
     """Gradient dx, and sums for dk and dc."""
     channels, units = x.shape[1], sums.shape[3]
     rows, each = _split(x, k)
-    grid = sums.shape[2], (units // channels) * -(-channels // CHANNELS)
+    grid = (units // channels) * -(-channels // CHANNELS), sums.shape[2]
     places = len(k) > channels
     shape = (rows, each, height, width, channels, places, WINDOWS, CHANNELS)
     _back_pool[grid](g, won, x, k, c, dx, sums, *shape, num_warps=4 if places else 2)

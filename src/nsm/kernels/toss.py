@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _erf, _state
+from nsm.kernels.fire import _erf, _state, per_program
 
-#: Blocks of eight elements in a program, and its warps.
+#: Elements or blocks of eight in a program, at least, and its warps.
 CHANCES = 256, 4
 FIRE = 128, 2
 DRAW = 64, 1
@@ -182,7 +182,8 @@ def chances(x: Tensor, k: Tensor, c: Tensor, pool: tuple[int, int]) -> Tensor:
     """
     shape, geometry = _geometry(x, k, pool)
     e = torch.empty(shape, device=x.device, dtype=torch.float32)
-    elements, (many, warps) = e[0].numel(), CHANCES
+    elements, (least, warps) = e[0].numel(), CHANCES
+    many = per_program(elements, least)
     grid = len(x), triton.cdiv(elements, many)
     _chances[grid](x, k, c, e, elements, *geometry, many, num_warps=warps, enable_fp_fusion=False)
     return e
@@ -192,8 +193,9 @@ def fire(x: Tensor, k: Tensor, c: Tensor, pool: tuple[int, int], rows: Rows, dty
     """States behind the pool, (rows, height, width, units), of the given type; NaN where x is."""
     shape, geometry = _geometry(x, k, pool)
     z = torch.empty(shape, device=x.device, dtype=dtype)
-    elements, (many, warps) = z[0].numel(), FIRE
+    elements, (least, warps) = z[0].numel(), FIRE
     blocks = triton.cdiv(elements, 8)
+    many = per_program(blocks, least)
     _fire[len(x), triton.cdiv(blocks, many)](
         x, k, c, z, rows.key, rows.inputs, rows.samples, rows.number, elements, blocks, *geometry, many,
         num_warps=warps, enable_fp_fusion=False,
@@ -204,8 +206,9 @@ def fire(x: Tensor, k: Tensor, c: Tensor, pool: tuple[int, int], rows: Rows, dty
 def draw(e: Tensor, samples: int, rows: Rows, dtype: torch.dtype) -> Tensor:
     """States in several samples, (samples, *e.shape), from 2P − 1 of every input, which is not NaN."""
     z = torch.empty(samples, *e.shape, device=e.device, dtype=dtype)
-    elements, (many, warps) = e[0].numel(), DRAW
+    elements, (least, warps) = e[0].numel(), DRAW
     blocks = triton.cdiv(elements, 8)
+    many = per_program(blocks, least)
     _draw[len(e), triton.cdiv(blocks, many)](
         e, z, rows.key, rows.inputs, rows.samples, rows.number, samples, elements, blocks, many,
         num_warps=warps, enable_fp_fusion=False,
