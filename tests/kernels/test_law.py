@@ -15,6 +15,7 @@ import torch
 import law
 from law import Case, check_rate
 from nsm import Bernoulli, Gaussian, philox
+from nsm.firing import REACH
 from nsm.kernels import operations
 
 GPU = pytest.mark.gpu
@@ -117,6 +118,23 @@ def test_threshold_of_a_layer_with_noise_at_neurons(noise, way):
     with torch.no_grad():
         hits = law.count_firing(case, lambda batch: layer(z.expand(batch.shape)).cpu(), n, chunk=10_000_000)
     law.check_counts(hits, n, case)
+
+
+@pytest.mark.parametrize(("kernels", "n"), [("interpreter", 4_000), pytest.param("CUDA", REACH, marks=GPU)])
+@pytest.mark.usefixtures("poisoned")
+def test_as_far_as_indices_reach(kernels, n, use):
+    """Every state is drawn, and every gradient written: its last row is like the first."""
+    device = use(kernels)
+    t, p = chances(device, torch.bfloat16)
+    x, line, key = t.repeat(n // UNITS // 4 * 4, 1), ones(device), torch.tensor([2**40 + 4], device=device)
+    check_states(operations.fire(x, *line, key), p)
+    dx, _ = operations.fire_back(x, x, *line)
+    assert torch.equal(dx, dx[:1].expand_as(dx))
+    del dx
+    states, won = operations.fire_pool(x, *line, key, 2, 2)
+    check_states(states, 1 - (1 - p) ** 4)
+    dx, _ = operations.pool_back(states, won, x, *line, 2, 2)
+    assert bool(dx.isfinite().all())
 
 
 # ------------------------------------------------------------------------- predicting
