@@ -363,7 +363,7 @@ def test_wide_pictures_go_in_smaller_passes(site, draw, foreign, monkeypatch):
     model, x, rows = small(site, draw), images(7), []
     model[-1].register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
     network = Foreign(model) if foreign else model
-    monkeypatch.setattr("nsm.stages.chain", lambda steps, z: None)  # whose pictures are bits
+    monkeypatch.setattr("nsm.sampling.chain", lambda steps, z: None)  # whose pictures are bits
     whole = predict(network, x, 20, seed=2)
     assert max(rows) == 7 * 20
     rows.clear()

@@ -9,13 +9,14 @@ from torch import nn
 
 import nsm
 from law import check_rate
-from nsm import functional, philox, stages
+from nsm import functional, philox
+from nsm.chain import chain
 from nsm.estimators import StraightThrough
 from nsm.kernels import bits
 from nsm.layers import NSMConv2d, NSMLinear, deterministic
 from nsm.networks import bnsm, cifar_cnn, mnist_cnn, pi_mnist_mlp
 from nsm.sampling import Confident, _split, predict
-from nsm.stages import fuse
+from nsm.stages import Crossed, fuse
 
 LAW: Any = {"site": "synapse", "draw": "moments"}
 unit = partial(bnsm, **LAW)
@@ -159,7 +160,7 @@ def test_the_chain_draws_what_its_stages_draw(n, monkeypatch):
     """In float32 products differ by 1e-6, so that a state in a million may differ; here none does."""
     model, x = odd(), images(n)
     before, rest = _split(model)
-    found = stages.chain(rest, x)
+    found = chain(rest, x)
     assert not before
     assert found is not None
     assert found[1] == 5
@@ -175,7 +176,7 @@ def test_the_chain_draws_what_its_stages_draw(n, monkeypatch):
 def test_a_chain_ends_where_the_kernel_does(dtype):
     def length(*steps: nn.Module) -> int:
         model = nn.Sequential(*steps).to(dtype)
-        found = stages.chain(list(fuse(model)), images().to(dtype))
+        found = chain(list(fuse(model)), images().to(dtype))
         return found[1] if found else 0
 
     conv = partial(NSMConv2d, **LAW)
@@ -185,7 +186,7 @@ def test_a_chain_ends_where_the_kernel_does(dtype):
     assert length(NSMLinear(12, 3, **LAW)) == 0  # a row of units for each row of pixels
     assert length(nn.Flatten(), NSMLinear(120, 3, **LAW), NSMLinear(3, 3, **LAW)) == 2
     assert length(nn.Tanh(), conv(1, 4, 3)) == 0
-    assert stages.chain(list(fuse(odd().double())), images().double()) is None
+    assert chain(list(fuse(odd().double())), images().double()) is None
 
 
 @pytest.mark.parametrize("kernel", [True, pytest.param(False, id="torch")])
@@ -278,8 +279,8 @@ def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
         nn.init.normal_(unit.bias)
     z = torch.randn(4, *shape, dtype=dtype).sign()
     modules = nn.Sequential(unit, nn.MaxPool2d(pool)) if pool != (1, 1) else unit
-    (stage,) = stages.fuse(modules if isinstance(modules, nn.Sequential) else [modules])
-    assert type(stage) is stages.Crossed
+    (stage,) = fuse(modules if isinstance(modules, nn.Sequential) else [modules])
+    assert type(stage) is Crossed
     rows = torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3)
     with torch.no_grad():
         with philox.keyed(philox.Keyed(5, *rows)):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nsm import stages
+from nsm.chain import chain
 from nsm.estimators import Concrete, Deterministic, Probability
 from nsm.layers import NSMLayer, Stochastic
 from nsm.philox import Keyed, keyed
@@ -308,7 +309,7 @@ def _split(model: nn.Module) -> tuple[list[Step], list[Step]]:
 
 def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
     """The first draw, and the steps that are left after it."""
-    if (found := stages.chain(steps, z)) is not None:
+    if (found := chain(steps, z)) is not None:
         return found[0], steps[found[1] :]
     first, *after = steps
     return first if isinstance(first, Stage | Crossed) else Plain(first), after

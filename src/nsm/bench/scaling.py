@@ -220,7 +220,7 @@ def plot(found: Mapping[str, Any], path: Path) -> list[Path]:
                 grid[0][column].plot(sizes, least, style, color=colour, alpha=0.6, linewidth=1, label=label)
         grid[1][column].set_xlabel(name)
         grid[0][column].set_title(name)
-    grid[0][0].set_ylabel("seconds, and the least the machine allows")
+    grid[0][0].set_ylabel("seconds; dashed: the limits")
     grid[1][0].set_ylabel("peak memory, MB")
     figure.legend(*grid[0][-1].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.suptitle(
