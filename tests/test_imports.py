@@ -17,7 +17,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["functional", "firing"],
     ["layers", "sequential"],
     ["initialization", "networks"],
-    ["stages", "sampling", "metrics", "ensemble", "batches"],
+    ["stages", "chain", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["sharding", "processes", "steps", "display", "training"],
     ["evaluation", "paper", "hardware", "bench"],
