@@ -276,7 +276,7 @@ def test_whole_runs(monkeypatch):
 
 @pytest.mark.skipif(not fire_cpu.ready(), reason="C cannot be compiled here")
 def test_a_kernel_raced(monkeypatch):
-    monkeypatch.setitem(kernels.UNITS, "cpu", (300, 64))
+    monkeypatch.setattr(kernels, "UNITS", (300, 64))
     monkeypatch.setattr(torch, "compile", lambda function: function)  # which takes its time
     found = kernels.kernel_race("cpu", "fire", rounds=1)
     assert set(found.best) == {"kernel", "compiled"}

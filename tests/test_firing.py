@@ -49,6 +49,18 @@ def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, fast):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_a_few_thresholds_are_those_of_the_kernel(fast):
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 50, 7, device=fast)
+    alpha, bias, k, c = torch.randn(4, 7, device=fast)
+    leaves = [v.requires_grad_() for v in (x, k, c)]
+    few, many = (ways(x, y, alpha, bias, k, c) for ways in (firing._threshold, operations.threshold))
+    assert torch.equal(few, many)
+    g = torch.randn_like(x)
+    for one, other in zip(*(torch.autograd.grad(z, leaves, g) for z in (few, many)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("unit", ["bNSM", "gNSM"])
 def test_a_network_pools_in_the_kernel_and_learns(unit, fast):
     torch.manual_seed(0)
@@ -100,6 +112,7 @@ def no_kernels(monkeypatch):
 @pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}])
 def test_layers_do_without_kernels_where_there_are_none(law, monkeypatch):
     layer, z = nsm.NSMLinear(70, 9, **law), torch.ones(4, 3, 70)
+    monkeypatch.setattr(firing, "_FEW", 0)
     if fire_cpu.ready():
         with pytest.raises(AssertionError):
             layer(z)

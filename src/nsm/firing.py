@@ -17,6 +17,7 @@ from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
 
 TRITON = find_spec("triton") is not None
+_FEW = 2**17  # numbers, on the CPU: to call a kernel costs more than to compare them
 REACH = 2**31 - 2**24  # of the kernels' indices, which have 32 bits and go on for a little behind the end
 
 
@@ -107,9 +108,19 @@ def sample(
     else:
         y = _fluctuation(z.detach(), x.detach(), weight.detach(), noise, site, wiring, generator, key)
         parts = (rows, y.contiguous().view(rows.shape), *mean, k, c)
-        states = operations.threshold_pool(*parts, *size)[0] if pooled else operations.threshold(*parts)
+        if pooled:
+            states = operations.threshold_pool(*parts, *size)[0]
+        elif not x.is_cuda and x.numel() < _FEW:
+            states = _threshold(*parts)
+        else:
+            states = operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
+
+
+def _threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    """`operations.threshold` of a few numbers."""
+    return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y)
 
 
 def product(z: Tensor, weight: Tensor, wiring: Wiring) -> Tensor:

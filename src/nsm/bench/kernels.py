@@ -26,7 +26,7 @@ from nsm.layers import NSMConv2d, NSMLayer
 from nsm.noise import Bernoulli
 from nsm.sampling import predict
 
-UNITS = {"cuda": (100 * 32 * 32, 96), "cpu": (100, 512)}  # rows and units of a layer: CIFAR's, and a dense one
+UNITS = (100 * 32 * 32, 96)  # rows and units of a layer of the CIFAR network
 PICTURES = (100, 24, 24, 32)  # the first layer of the MNIST CNN
 CHANCES = {"1/2": 0.5, "1/4": 0.25, "0.1": 0.1}
 
@@ -106,7 +106,7 @@ def _there_and_back(
 
 
 def _units(device: str, what: Literal["fire", "threshold"]) -> Case:
-    x, y, alpha, k, c = _inputs(*UNITS[device], device)
+    x, y, alpha, k, c = _inputs(*UNITS, device)
     g, zero = torch.randn_like(x), torch.zeros_like(alpha)
     given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
     ways = (_fire, fired) if what == "fire" else (operations.threshold, thresholded)
@@ -154,7 +154,7 @@ def _windows(device: str, what: Literal["fire", "threshold"]) -> Case:
 
 
 def _blank(device: str) -> Case:
-    z = (2 * torch.randint(2, UNITS[device], device=device) - 1).to(_dtype(device))
+    z = (2 * torch.randint(2, UNITS, device=device) - 1).to(_dtype(device))
     noise = Bernoulli(0.5)
     compiled: Any = torch.compile(lambda z: ((noise.sample(z.shape, device=z.device) - noise.mean) * z).to(z.dtype))
 
