@@ -107,7 +107,8 @@ def sample(
         states = operations.fire_pool(rows, k, c, key, *size)[0] if pooled else operations.fire(rows, k, c, key)
     else:
         y = _fluctuation(z.detach(), x.detach(), weight.detach(), noise, site, wiring, generator, key)
-        parts = (rows, y.contiguous().view(rows.shape), *mean, k, c)
+        alpha, b = mean
+        parts = rows, y.contiguous().view(rows.shape), alpha, b, k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
         elif not x.is_cuda and x.numel() < _FEW:
