@@ -87,18 +87,21 @@ def sample(
     units = k.shape
     k, c = k.flatten(), c.flatten()
     draw = functional.resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
-    mean: tuple[Tensor, ...] = ()
-    if draw != "moments":
+
+    def mean() -> tuple[Tensor, Tensor]:
+        """Slope and offset of E[u] in the product."""
         slope = math.sqrt(2 * noise.variance) * beta.detach()
         b = weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        mean = tuple(wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
+        slope, b = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
+        return slope, b
+
     if pooled and isinstance(wiring, Convolution) and len(k) == len(weight) and _c_sees(wiring, z, weight):
         z, weight = (v.contiguous(memory_format=torch.channels_last) for v in (z, weight))
         if draw == "moments":
             states = operations.fire_pictures(z, weight, k, c, key)[0]
         else:
             noisy = _noisy(z.detach(), noise, generator, key)
-            states = operations.threshold_pictures(z, noisy, weight, *mean, k, c)[0]
+            states = operations.threshold_pictures(z, noisy, weight, *mean(), k, c)[0]
         height, width = wiring.output_size(z.shape[2:], weight.shape[2:])
         return wiring.units_back(states.view(len(z), height // 2, width // 2, len(weight)))
     x = wiring.units_last(product(z, weight, wiring)).contiguous()  # (..., units)
@@ -107,8 +110,7 @@ def sample(
         states = operations.fire_pool(rows, k, c, key, *size)[0] if pooled else operations.fire(rows, k, c, key)
     else:
         y = _fluctuation(z.detach(), x.detach(), weight.detach(), noise, site, wiring, generator, key)
-        alpha, b = mean
-        parts = rows, y.contiguous().view(rows.shape), alpha, b, k, c
+        parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
         elif not x.is_cuda and x.numel() < _FEW:
