@@ -37,7 +37,7 @@ def reproduce(
     Args:
         what: Which table or figure, or all.
         quick: A small version, in minutes on two cores; its numbers are marked and kept apart, in runs/quick.
-        seeds: Networks for each row. Default: 5, of a small version 2.
+        seeds: Networks for each row and curve. Default: 5, of a small version 2; of a figure what it is made for.
         processes: How many runs of tables to train at the same time on this machine.
         ray: Spread the runs of tables over a Ray cluster; RAY_ADDRESS names it.
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
@@ -45,9 +45,8 @@ def reproduce(
         results: Folder of the results. Default: results
         json: Print JSON instead of a table.
     """
-    seeds = (2 if quick else 5) if seeds is None else seeds
     for option, value in (("--seeds", seeds), ("--processes", processes)):
-        if value < 1:
+        if value is not None and value < 1:
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
     if quick and (work or results):
         raise UsageError(f"Expected no other folder than runs/quick with --quick, but got {work or results}")
@@ -130,9 +129,9 @@ def bench(
 ) -> int:
     """Measure the speed of this machine, beside the networks an NSM replaces.
 
-    Works are mnist-step, mc and memory; on a GPU also cifar-step, epochs, seeds, seeds-cnn and blankout. The work
-    scaling draws time and memory against sizes, and is done only where it is named. A time is printed once its result
-    was checked.
+    Works are mnist-step, mc, memory and kernels; on a GPU also cifar-step, epochs, seeds, seeds-cnn and blankout. The
+    work scaling draws time and memory against sizes, and is done only where it is named. A time is printed once its
+    result was checked.
 
     Example: nsm bench --only mnist-step mc
 
@@ -147,6 +146,6 @@ def bench(
     try:
         return bench(list(only), quick, out, json)
     except ValueError as error:
-        if not str(error).startswith("Expected a work"):
+        if not str(error).startswith(("Expected a work", "Expected --out")):
             raise
         raise UsageError(str(error)) from None

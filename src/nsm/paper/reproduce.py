@@ -21,7 +21,7 @@ def reproduce(
     what: str,
     *,
     quick: bool = False,
-    seeds: int = 5,
+    seeds: int | None = None,
     processes: int = 1,
     together: int | None = None,
     ray: bool = False,
@@ -37,7 +37,7 @@ def reproduce(
     Args:
         what: One of `TABLES` or `FIGURES`, or all.
         quick: Run a small version of everything.
-        seeds: Networks for each row.
+        seeds: Networks for each row, and for each curve. Default: 5 for a row, of a small version 2; each figure's own.
         processes: Parts of runs, which only tables have, trained at the same time on this machine.
         together: Seeds trained together as one part; all of them if None, one with ``ray``.
         ray: Spread parts over a Ray cluster instead.
@@ -56,9 +56,10 @@ def reproduce(
         module = importlib.import_module(f"nsm.paper.{name}")
         known |= {run.name: module.QUICK.of(run) if quick else run for run in module.runs().values()}
     wanted = [known[name] for table in tables for name in importlib.import_module(f"nsm.paper.{table}").runs()]
-    together = together or (1 if ray else seeds)
+    for_rows = seeds or (2 if quick else 5)
+    together = together or (1 if ray else for_rows)
     there = with_data(wanted, root, say)
-    waiting = jobs(there, work=work, results=results, seeds=seeds, together=together, known=known)
+    waiting = jobs(there, work=work, results=results, seeds=for_rows, together=together, known=known)
     left = _work_through(waiting, ray, processes, root, work, results, say)
     found: dict[str, Any] = {"quick": quick, "results": str(results), "not_finished": left, "figures": {}}
     if tables:
@@ -68,7 +69,8 @@ def reproduce(
     for name in FIGURES:
         if what in (name, "all"):
             figure = importlib.import_module(f"nsm.paper.{name.replace('-', '_')}")
-            found["figures"][name] = figure.run(quick=quick, seeds=seeds, results=results)
+            asked = {} if seeds is None else {"seeds": seeds}
+            found["figures"][name] = figure.run(quick=quick, results=results, **asked)
     return found
 
 
