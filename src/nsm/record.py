@@ -32,7 +32,8 @@ def hardware() -> str:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+    cores = len(os.sched_getaffinity(0))
+    return f"{model}, {cores} core{'s' * (cores > 1)}"
 
 
 def commit() -> str | None:
