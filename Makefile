@@ -15,7 +15,7 @@ demo: .venv/installed  ## an NSM learns MNIST and shows what it is sure of
 	@$(BIN)/python -m nsm.demo
 
 test: .venv/installed  ## the test suite, without the slow and the GPU tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-slow: .venv/installed  ## only the slow tests
 	$(BIN)/pytest -q -m slow

@@ -18,12 +18,24 @@ if find_spec("triton") and not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     import triton  # noqa: F401
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # several processes beside each other, each with one thread
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
 MOST_COMPARISONS = 1000
 
 
 def pytest_sessionfinish(session, exitstatus) -> None:
-    if law.comparisons > MOST_COMPARISONS:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["comparisons"] = law.comparisons
+    elif law.comparisons > MOST_COMPARISONS:
         session.exitstatus = 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """One of several processes has ended."""
+    law.comparisons += getattr(node, "workeroutput", {}).get("comparisons", 0)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
