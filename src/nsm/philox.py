@@ -41,6 +41,14 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
+def cut(words: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, ...]:
+    """Integers of a kind from words, the lowest bits first; the highest bit of each is its sign."""
+    bits = 8 * kind.itemsize
+    half = 1 << (bits - 1)
+    parts = (word >> shift & (2 * half - 1) for word in words for shift in range(0, 32, bits))
+    return tuple(((part ^ half) - half).to(kind) for part in parts)
+
+
 class Keyed:
     """A source of noise for one pass over rows of (sample, input); draws are numbered as they come."""
 
@@ -64,14 +72,7 @@ class Keyed:
         if self._kernel:
             n = math.prod(shape) // len(self.inputs)
             return self._kernel.integers(*self._counters, self.next(), n, kind).reshape(shape)
-        bits = 8 * kind.itemsize
-        half = 1 << (bits - 1)
-
-        def parts(*words: Tensor) -> tuple[Tensor, ...]:
-            cut = [word >> shift & (2 * half - 1) for word in words for shift in range(0, 32, bits)]
-            return tuple(((part ^ half) - half).to(kind) for part in cut)  # the highest bit is the sign
-
-        return self._draw(shape, parts)
+        return self._draw(shape, lambda *words: cut(words, kind))
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """U[0, 1) with 24 bits, or 53 in float64."""

@@ -30,6 +30,16 @@ class Goal:
             return None
         return all(row[name] <= limit for name, limit in self.most.items())
 
+    def row(
+        self, found: Mapping[str, Any] | None, reason: str | None = "not measured", wrong: bool = False
+    ) -> dict[str, Any]:
+        """What was found, beside the goal; where nothing was, the ``reason``, and whether that is a wrong result."""
+        blank = dict.fromkeys(("seconds", "spread", "ratio", "peer"))
+        row = {"work": self.what, "name": self.work, **blank, **(found or {}), "goal": dict(self.most)}
+        if found is None:
+            return {**row, "met": False if wrong else None, "reason": reason}
+        return {**row, "met": self.met(row)}
+
 
 def _step(device: str, network: str, site: str, limit: float) -> Goal:
     precision = ", bf16" if device == "cuda" else ", fp32, best of eager and compiled, both layouts, for each"

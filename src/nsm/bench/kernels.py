@@ -246,8 +246,7 @@ def counted(inputs: Tensor, samples: Tensor, n: int) -> Tensor:
     blocks = -(-n // 8)
     element = torch.arange(blocks, device=inputs.device)
     words = philox.philox((element, inputs[:, None], samples[:, None], torch.zeros_like(element)), (7, 0))
-    cut = [word >> shift & 0xFFFF for word in words for shift in (0, 16)]
-    return torch.stack([((part ^ 0x8000) - 0x8000).to(torch.int16) for part in cut], 1).flatten(1)[:, :n]
+    return torch.stack(philox.cut(words, torch.int16), 1).flatten(1)[:, :n]
 
 
 def _counters(device: str) -> Case:

@@ -96,11 +96,8 @@ def save(path: Path, found: dict[str, Any]) -> list[Path]:
 
 def whole(found: dict[str, Any]) -> dict[str, Any]:
     """With a row for every goal, in their order."""
-    from nsm.bench.works import _row  # late, since it imports what is measured
-
     rows = {row["work"]: row for row in found["rows"]}
-    missing = {goal.what: _row(goal, None, "not measured", False) for goal in goals(found["device"])}
-    return {**found, "rows": [rows.get(what, row) for what, row in missing.items()]}
+    return {**found, "rows": [rows.get(goal.what) or goal.row(None) for goal in goals(found["device"])]}
 
 
 def _merge(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from nsm import record
 from nsm.bench import inference, learning
 from nsm.bench.blankout import Absent, blankout_race
-from nsm.bench.goals import Goal, goals, works
+from nsm.bench.goals import goals, works
 from nsm.bench.kernels import kernel_race
 from nsm.bench.timing import Race, Timing, Wrong
 
@@ -57,15 +57,7 @@ def measure(device: str, work: str, quick: bool, tried: list[dict[str, Any]]) ->
     except RuntimeError as error:
         reason, wrong = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", True
     for goal in goals(device, work):
-        yield _row(goal, cases.get(goal.case), reason, wrong)
-
-
-def _row(goal: Goal, found: dict[str, Any] | None, reason: str | None, wrong: bool) -> dict[str, Any]:
-    blank = dict.fromkeys(("seconds", "spread", "ratio", "peer"))
-    row = {"work": goal.what, "name": goal.work, **blank, **(found or {}), "goal": dict(goal.most)}
-    if found is None:
-        return {**row, "met": False if wrong else None, "reason": reason}
-    return {**row, "met": goal.met(row)}
+        yield goal.row(cases.get(goal.case), reason, wrong)
 
 
 def compared(found: Race, side: str, peer: str) -> dict[str, Any]:
