@@ -24,6 +24,7 @@ def test_round_trip(array, zipped):
 
 
 SOUND = idx(np.arange(12, dtype=np.uint8).reshape(3, 4))
+ZIPPED = gzip.compress(SOUND, mtime=0)  # without the time, which would be part of the tests' names
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,9 @@ SOUND = idx(np.arange(12, dtype=np.uint8).reshape(3, 4))
         (SOUND[:-1], r"hold \(3, 4\) bytes, but got 11"),
         (SOUND + b"0", r"but got 13"),
         (b"\0\0\x08\x03" + b"\xff" * 12, r"4294967295, 4294967295\) bytes, but got 0"),
-        (gzip.compress(SOUND)[:-1], "truncated"),
-        (gzip.compress(SOUND)[:-6] + b"123456", "incorrect data check"),
-        (gzip.compress(SOUND) + b"junk", "sound gzip"),
+        (ZIPPED[:-1], "truncated"),
+        (ZIPPED[:-6] + b"123456", "incorrect data check"),
+        (ZIPPED + b"junk", "sound gzip"),
         (b"\x1f\x8b", "truncated"),
     ],
 )
