@@ -17,9 +17,9 @@ import scipy.stats
 import torch
 
 from nsm import functional
-from nsm.functional import Convolution, Dense
 from nsm.layers import NSMConv2d, NSMLinear
 from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
+from nsm.wiring import Convolution, Dense
 
 FALSE_ALARM = 1e-9
 SHIFT = 0.01  # the smallest error of a probability that every test must see

@@ -17,6 +17,7 @@ from nsm import firing
 from nsm.kernels import fire_cpu, operations
 from nsm.networks import UNITS, mnist_cnn
 from nsm.sequential import Sequential
+from nsm.wiring import Dense
 
 LAYERS = [
     lambda **law: nsm.NSMLinear(70, 9, **law),
@@ -175,7 +176,7 @@ def test_blank_out_of_synapses_takes_what_its_indices_reach(rows, inputs, units,
     law = {"noise": nsm.Bernoulli(0.5), "site": "synapse", "draw": "exact", "inputs": "binary"}
     estimator = nsm.NSMLinear(1, 1).estimator
     of = of_shape(rows, inputs), of_shape(units, inputs)
-    assert firing.can(*of, **law, wiring=nsm.functional.Dense(), estimator=estimator) == fits
+    assert firing.can(*of, **law, wiring=Dense(), estimator=estimator) == fits
 
 
 @pytest.mark.parametrize("vmapped", [False, True])

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 import law
 from law import SITES, Case, LawBroken, check_law, check_rate
 from nsm import functional
-from nsm.functional import Convolution, Dense, Draw, Site
+from nsm.functional import Draw, Site
 from nsm.noise import Bernoulli, Gaussian
+from nsm.wiring import Convolution, Dense
 
 CASES = [
     Case(noise, site, draw, geometry, bias, dtype)

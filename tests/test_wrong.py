@@ -15,6 +15,7 @@ from nsm import functional
 from nsm.estimators import Concrete, sgn
 from nsm.layers import NSMLinear
 from nsm.noise import Bernoulli, Gaussian
+from nsm.wiring import Dense
 
 NEURON = Case(Bernoulli(0.3))
 SYNAPSE = Case(Bernoulli(0.3), "synapse", "exact")
@@ -96,7 +97,7 @@ def test_the_joint_law_of_two_units_sees(mistake, site):
     agree = 1.0 if site == "neuron" else p**2 + (1 - p) ** 2
 
     def hits(sample) -> int:
-        options = {"noise": noise, "site": site, "draw": "exact", "wiring": functional.Dense()}
+        options = {"noise": noise, "site": site, "draw": "exact", "wiring": Dense()}
         states = sample(z.expand(law.DRAWS, 6), weight, None, beta, **options)
         return int((states[:, 0] == states[:, 1]).sum())
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nsm import functional, philox
-from nsm.functional import Convolution
 from nsm.kernels import bits
 from nsm.layers import NSMConv2d, NSMLinear
 from nsm.stages import DIGITS, Stage
+from nsm.wiring import Convolution
 
 
 class Chain:

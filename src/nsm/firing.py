@@ -12,9 +12,10 @@ from torch import Generator, Tensor
 
 from nsm import functional, philox
 from nsm.estimators import Estimator, Probability
-from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
+from nsm.functional import Draw, Inputs, Site
 from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
+from nsm.wiring import Convolution, Dense, Wiring
 
 TRITON = find_spec("triton") is not None
 _FEW = 2**17  # numbers, on the CPU: to call a kernel costs more than to compare them

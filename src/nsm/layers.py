@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from nsm import firing, functional
 from nsm.estimators import Deterministic, Estimator, get_estimator, sgn
-from nsm.functional import Convolution, Dense, Draw, Inputs, Site, Wiring
+from nsm.functional import Draw, Inputs, Site
 from nsm.noise import Bernoulli, Noise, check_noise
+from nsm.wiring import Convolution, Dense, Wiring
 
 
 class Stochastic(nn.Module):

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from nsm import firing, functional, philox
 from nsm.estimators import Probability, StraightThrough, sgn
-from nsm.functional import Convolution, Dense
 from nsm.kernels import operations
 from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
 from nsm.noise import Bernoulli
 from nsm.sequential import window
+from nsm.wiring import Convolution, Dense
 
 _ROWS = {"cpu": 200, "cuda": 100_000}  # inputs × samples in one pass: what a cache holds, what keeps a GPU busy
 _NUMBERS = 2**29  # in the widest picture of a pass: as much as keeps a GPU busy, and one or two GiB

@@ -18,8 +18,9 @@ from nsm.networks import build
 from nsm.processes import processes
 from nsm.recipes import CIFAR10_CNN, MNIST_CNN, Recipe
 from nsm.sampling import predict
+from nsm.state import State
 from nsm.steps import Step
-from nsm.training import _State, fit, set_rates
+from nsm.training import fit, set_rates
 
 WARM_STEPS = {"cpu": 40, "cuda": 300}
 LAW_PASSES = {"cpu": 40, "cuda": 100}
@@ -29,7 +30,7 @@ LAW_PASSES = {"cpu": 40, "cuda": 100}
 class Learner:
     """A network about to learn by the engine's own step from one batch."""
 
-    state: _State
+    state: State
     step: Step
     batch: tuple[Any, ...]  # as the step takes it
     inputs: Tensor
@@ -68,7 +69,7 @@ def learner(recipe: Recipe, dataset: Dataset, channels_last: bool = False) -> It
     with processes(recipe) as fabric:
         batches = Batches(dataset, recipe, fabric.device)
         torch.manual_seed(recipe.seed)
-        state = _State(build(recipe).to(memory_format=layout), batches, recipe, fabric)  # type: ignore[call-overload]
+        state = State(build(recipe).to(memory_format=layout), batches, recipe, fabric)  # type: ignore[call-overload]
         state.begin(None)
         set_rates(state.optimizer, recipe, 0)
         order = torch.arange(len(dataset))[None]

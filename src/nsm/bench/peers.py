@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from nsm.bench.graphs import Graphed
 from nsm.bench.timing import Contender
-from nsm.functional import Convolution
 from nsm.layers import NSMLayer
 from nsm.networks import mnist_cnn, relu
 from nsm.noise import Bernoulli
+from nsm.wiring import Convolution
 
 # ------------------------------------------------------------------------- the textbook's NSM
 

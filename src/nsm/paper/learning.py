@@ -16,8 +16,9 @@ from nsm.layers import NSMLayer
 from nsm.networks import build
 from nsm.processes import processes
 from nsm.recipes import Recipe
+from nsm.state import INITIAL_BATCH
 from nsm.steps import GraphedStep, Step
-from nsm.training import INITIAL_BATCH, set_rates
+from nsm.training import set_rates
 
 
 def device() -> torch.device:
