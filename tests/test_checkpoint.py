@@ -13,7 +13,7 @@ from torch import nn
 
 import nsm
 from kills import kill_and_resume
-from nsm import checkpoint, cli, training
+from nsm import checkpoint, cli
 from nsm.checkpoint import CheckpointError
 from nsm.recipes import MNIST_CNN, PI_MNIST
 from nsm.steps import Step
@@ -210,7 +210,7 @@ def test_a_full_disk_destroys_nothing(mount, tmp_path, monkeypatch):
             return super().__call__(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "Step", Fills)
+        patch.setattr("nsm.state.Step", Fills)
         with pytest.raises(OSError, match="No space left on device") as full:
             fit(net(), tiny(), TINY, run_dir=run)
     assert full.value.errno == errno.ENOSPC

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Generator, nn
 
 import nsm
-from nsm import checkpoint, training
+from nsm import checkpoint
 from nsm.batches import Batches
 from nsm.processes import Interrupted
 from nsm.steps import Step
@@ -71,7 +71,7 @@ def test_the_mean_is_what_is_measured(monkeypatch):
         seen.append(network[3].weight.detach().clone())
         return 0.0
 
-    monkeypatch.setattr(training, "_error", error)
+    monkeypatch.setattr("nsm.state._error", error)
     model = smooth()
     fit(model, tiny(), replace(TINY, average_epochs=2), validation=tiny())
     assert torch.equal(seen[-1], model[3].weight)

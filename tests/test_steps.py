@@ -8,7 +8,6 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from nsm import training
 from nsm.processes import Diverged, Interrupted
 from nsm.steps import GraphedStep, Step
 from nsm.training import fit
@@ -30,7 +29,7 @@ def cut_after(patch, count):
                     signal.raise_signal(signal.SIGINT)
                 return super().__call__(*arguments)
 
-        patch.setattr(training, name, Cut)
+        patch.setattr(f"nsm.state.{name}", Cut)
 
 
 def test_one_step():

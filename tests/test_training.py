@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
 import nsm
-from nsm import checkpoint, training
+from nsm import checkpoint
 from nsm.batches import Batches
 from nsm.data.dataset import Dataset
 from nsm.processes import Diverged, Interrupted
@@ -85,7 +85,7 @@ def interrupt_after(monkeypatch, count, number=signal.SIGTERM):
                 os.kill(os.getpid(), number)
             return super().__call__(*arguments)
 
-    monkeypatch.setattr(training, "Step", Cut)
+    monkeypatch.setattr("nsm.state.Step", Cut)
 
 
 # ------------------------------------------------------------------------- learning
@@ -187,7 +187,7 @@ def test_the_schedule_reaches_the_optimiser(monkeypatch):
             seen.extend((group["lr"], group["betas"]) for group in self.optimizer.param_groups)
             return super().__call__(*arguments)
 
-    monkeypatch.setattr(training, "Step", Watched)
+    monkeypatch.setattr("nsm.state.Step", Watched)
     history = fit(net(), tiny(), replace(TINY, schedule="linear", schedule_epochs=1, batch_size=37))
     assert seen == [(1e-2, (0.9, 0.999)), (1e-2, (0.5, 0.999)), (5e-3, (0.5, 0.999))]
     assert [row["lr"] for row in history.rows] == [1e-2, 1e-2, 5e-3]
@@ -262,7 +262,7 @@ def test_checkpoints_between_epochs(tmp_path, monkeypatch):
     recipe = replace(TINY, save_every=3)
     fit(net(), tiny(), recipe, run_dir=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(training, "Step", Dies)
+        patch.setattr("nsm.state.Step", Dies)
         with pytest.raises(MemoryError):
             fit(net(), tiny(), recipe, run_dir=tmp_path / "dead")
     assert checkpoint.read(tmp_path / "dead").progress["step"] == 3
@@ -364,7 +364,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
         return inputs * float("nan"), labels
 
     model = smooth()
-    monkeypatch.setattr(training, "Step", Poisoned)
+    monkeypatch.setattr("nsm.state.Step", Poisoned)
     with pytest.raises(Diverged, match=r"finite, but got others at step 7; the last good state is in "):
         fit(model, tiny(), TINY, run_dir=tmp_path)
     state = checkpoint.read(tmp_path)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from nsm import training
+from nsm import state
 from nsm.processes import Diverged, Interrupted
 from nsm.steps import Step
 from nsm.training import fit
@@ -85,7 +85,7 @@ class Poisoned(Step):
 @contextlib.contextmanager
 def stepping(kind: type[Step], until: type[BaseException] | None = None) -> Iterator[None]:
     """Train with such steps, until that is raised."""
-    patched: Any = training
+    patched: Any = state
     patched.Step = kind
     try:
         yield
