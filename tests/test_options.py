@@ -19,6 +19,7 @@ from test_steps import cut_after
 from test_training import TINY, assert_equal_runs, net, smooth, tiny
 
 CPU = torch.device("cpu")
+CERTAIN = 1 - 1e-9  # which float32 rounds to 1
 ALL = replace(
     TINY,
     weight_decay=0.1,
@@ -28,6 +29,7 @@ ALL = replace(
     average_epochs=2,
     input_dropout=0.2,
     input_swap=0.1,
+    input_flip=0.1,
     schedule="cosine",
     schedule_epochs=1,
 )
@@ -138,6 +140,36 @@ def test_pixels_are_wiped_out_and_swapped_in_training_alone():
     for mine, its, rate in ((ink, other == -1, 0.4), (ink, other == 1, 0.3), (~ink, other == -1, 1.0)):
         assert abs(float((x[mine & its] == -1).float().mean()) - rate) < 0.025  # beyond 6 standard deviations
     assert abs(float((x[~ink & (other == 1)] == 1).float().mean()) - 0.1) < 0.02
+
+
+@pytest.mark.parametrize("chance", [CERTAIN, 0.3])
+def test_pixels_are_flipped_where_that_raises_the_loss(chance):
+    """With two seeds, of networks whose gradient is known: of logits (w·x, 0), w (σ(w·x) − 1) for the first class."""
+
+    class Line(nn.Module):
+        def forward(self, x):
+            self.seen = x
+            return torch.stack([(x * weight).sum(-1), torch.zeros(x.shape[:-1])], -1)
+
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(2, 1, 50))
+    network, fabric = Line(), Fabric(accelerator="cpu", devices=1)
+    x, y = torch.randn(2, 400, 50).sign(), torch.randint(2, (2, 400))
+    step = Step(
+        replace(TINY, input_flip=chance), network, torch.optim.SGD([weight], lr=1.0), fabric, lambda *what: what
+    )
+    before = weight.detach().clone()
+    losses = step((x, y), 400)
+    as_it_is, copy = network.seen.chunk(2, 1)
+    assert torch.equal(as_it_is, x)
+    raises = (x * before > 0) == (y == 0).unsqueeze(-1)  # the first class is less likely without what speaks for it
+    assert torch.equal(copy[~raises], x[~raises])
+    flipped = copy[raises] != x[raises]
+    assert set(copy.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float(flipped.float().mean()) - chance) < 0.03  # of 20,000: beyond 9 standard deviations
+    u, away = (network.seen * before).sum(-1), torch.cat([y, y], 1) == 1
+    expected = nn.functional.softplus(torch.where(away, u, -u))
+    torch.testing.assert_close(losses, expected.mean(-1).double(), rtol=1e-5, atol=1e-6)
 
 
 def test_errors_are_measured_in_the_last_epochs_alone(tmp_path):

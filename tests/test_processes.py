@@ -19,6 +19,7 @@ from nsm.evaluation import evaluate
 from nsm.processes import Diverged, Interrupted, agree, gather, is_first_process, on_first, processes, reduce, signals
 from nsm.training import fit
 from test_cli_training import wait_for
+from test_options import CERTAIN
 from test_training import TINY, assert_equal_runs, smooth, tiny
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
@@ -131,9 +132,9 @@ def two(request, both):
 
 def test_two_learn_as_one_from_the_joined_batch(two):
     """Without noise; and so do the networks of several seeds. Each process ends with the whole network."""
-    for name, seeds in (("smooth", 1), ("seeds", 3)):
+    for name, seeds, flip in (("smooth", 1, 0), ("seeds", 3, 0), ("flipped", 1, CERTAIN)):
         alone = smooth()
-        history = fit(alone, tiny(), replace(TINY, epochs=2, seeds=seeds))
+        history = fit(alone, tiny(), replace(TINY, epochs=2, seeds=seeds, input_flip=flip))
         state = checkpoint.read(two / name)
         for key, value in alone.state_dict().items():
             trained = state.weights[key]
@@ -148,8 +149,8 @@ def test_two_draw_noise_of_their_own(two):
     drawn = [torch.load(two / f"drawn-{rank}.pt", weights_only=True) for rank in (0, 1)]
     assert torch.equal(drawn[0][0], drawn[1][0])  # the data-dependent start is the same for both
     later = torch.cat([one[1:] for one in drawn])
-    assert later.shape == (16, 1000)
-    assert len(later.unique()) > 15_900  # of 16,000 with 24 bits: nothing is drawn twice
+    assert later.shape == (32, 1000)  # two passes in each of eight steps, in two processes
+    assert len(later.unique()) > 31_800  # of 32,000 with 24 bits: nothing is drawn twice
     noise = checkpoint.read(two / "whole").tensors["random/noise"]
     assert len(noise) == 2
     assert not torch.equal(noise[0], noise[1])
@@ -175,7 +176,7 @@ def test_two_share_their_buffers(two):
 
 def test_whole_networks_and_shares_learn_the_same(both):
     """To the bit: a sum of two gradients has no order."""
-    for name in ("smooth", "whole", "seeds"):
+    for name in ("smooth", "whole", "seeds", "flipped"):
         assert_equal_runs(both["ddp"] / name, both["fsdp"] / name)
 
 

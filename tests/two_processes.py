@@ -21,6 +21,7 @@ from nsm import state
 from nsm.processes import Diverged, Interrupted
 from nsm.steps import Step
 from nsm.training import fit
+from test_options import CERTAIN
 from test_training import TINY, net, smooth, tiny
 
 DRAWN: list[torch.Tensor] = []
@@ -109,7 +110,7 @@ def main(folder: Path, strategy: Any) -> None:
     assert all(type(weight) is nn.Parameter for weight in model.parameters())
     torch.save(Watched.here, folder / f"here-{rank}.pt")
 
-    much = replace(two, weight_decay=0.1, beta_decay=0.2, average_epochs=2, loss_samples=2)
+    much = replace(two, weight_decay=0.1, beta_decay=0.2, average_epochs=2, loss_samples=2, input_flip=0.1)
     fit(nn.Sequential(Probe(), *net()), tiny(), much, validation=tiny(9), run_dir=folder / "whole")
     torch.save(torch.stack(DRAWN), folder / f"drawn-{rank}.pt")
     with stepping(Cut, until=Interrupted):
@@ -126,6 +127,7 @@ def main(folder: Path, strategy: Any) -> None:
     fit(model, tiny(), two, validation=tiny(1))  # one of the processes has nothing to measure
     torch.save(model.state_dict(), folder / f"norm-{rank}.pt")
     fit(smooth(), tiny(), replace(two, seeds=3), run_dir=folder / "seeds")
+    fit(smooth(), tiny(), replace(two, input_flip=CERTAIN), run_dir=folder / "flipped")
     assert torch.distributed.is_initialized()
     (folder / f"done-{rank}").touch()
 

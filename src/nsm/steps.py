@@ -1,5 +1,6 @@
 """One step of learning: batch, forward, backward, update; as torch runs it, or captured whole in a CUDA graph."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
-COMPILE: dict[str, Any] = {"options": {"fallback_random": True}}
+#: Code for shapes as they come: there are few, and code that leaves them open is slower.
+COMPILE: dict[str, Any] = {"options": {"fallback_random": True}, "dynamic": False}
 
 Read = Callable[..., tuple[Tensor, Tensor]]
 
@@ -62,7 +64,7 @@ class Step:
         self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read, *, whole: bool = False
     ) -> None:
         self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
-        self.samples, self.smoothing = recipe.loss_samples, recipe.label_smoothing
+        self.samples, self.smoothing, self.flips = recipe.loss_samples, recipe.label_smoothing, recipe.input_flip
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.synchronous = fabric.device.type == "cpu"
         self.losses, self.update = batch_losses, optimizer.step
@@ -87,6 +89,8 @@ class Step:
         self.optimizer.zero_grad()
         with self.fabric.autocast():
             scale = self.fabric.world_size / size  # processes average their gradients
+            if self.flips:
+                inputs, labels, scale = *self._with_harder(inputs, labels, scale), scale / 2
             loss, losses, _ = self.objective(inputs, labels, scale)
         self.fabric.backward(loss)
         if self.synchronous:
@@ -95,6 +99,24 @@ class Step:
         if not self.synchronous or self.finite:
             self.update()
         return losses
+
+    def _with_harder(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """A batch and, behind it, its copy with pixels flipped at random where that raises the loss.
+
+        To flip x changes the loss by −2x ∂loss/∂x, to first order. What was ±1 stays so.
+        """
+        inputs = inputs.detach().requires_grad_()
+        with self._apart():
+            (uphill,) = torch.autograd.grad(self.objective(inputs, labels, scale)[0], inputs)
+        inputs = inputs.detach()
+        flipped = (inputs * uphill < 0) & (torch.rand(inputs.shape, device=inputs.device) < self.flips)
+        batch = labels.dim() - 1
+        return torch.cat([inputs, torch.where(flipped, -inputs, inputs)], batch), torch.cat([labels, labels], batch)
+
+    def _apart(self) -> contextlib.AbstractContextManager[Any]:
+        """A pass that is not this step's: processes do not wait for each other's gradients."""
+        several = self.fabric.world_size > 1
+        return self.fabric.no_backward_sync(self.network) if several else contextlib.nullcontext()
 
     def several(self, some: Sequence[Batch]) -> Tensor:
         """Learn from batches, one after the other; returns the sum of each seed's mean losses."""
