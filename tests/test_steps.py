@@ -14,6 +14,7 @@ from nsm.training import fit
 from test_training import TINY, assert_equal_runs, net, outcome, tiny
 
 CUDA = replace(TINY, accelerator="cuda", epochs=4, schedule="linear", schedule_epochs=2, augmentation="shift")
+FLIP = {"input_flip": 0.3, "compile": True, "cuda_graph": True}
 
 
 def cut_after(patch, count):
@@ -69,7 +70,7 @@ def test_steps_taken_together_are_those_taken_one_by_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("changes", [{}, {"seeds": 3}, {"precision": "bf16-mixed"}, {"compile": True}])
+@pytest.mark.parametrize("changes", [{}, {"seeds": 3}, {"precision": "bf16-mixed"}, {"compile": True}, FLIP])
 def test_a_captured_step_is_the_step(tmp_path, changes):
     """The same draws, and weights equal but for rounding: a graph needs Adam's form with its counter on the device."""
     recipe = replace(CUDA, **changes)
@@ -89,7 +90,7 @@ def test_a_captured_step_is_the_step(tmp_path, changes):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("changes", [{}, {"cuda_graph": True}, {"cuda_graph": True, "seeds": 2}])
+@pytest.mark.parametrize("changes", [{}, {"cuda_graph": True}, {"cuda_graph": True, "seeds": 2}, FLIP])
 def test_a_run_cut_on_cuda_ends_with_the_same_bits(tmp_path, monkeypatch, changes):
     recipe = replace(CUDA, **changes)
     fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / "whole")
