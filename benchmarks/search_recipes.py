@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _DROP: dict[str, Any] = {"input_dropout": 0.2}
 _DROP_MORE: dict[str, Any] = {"input_dropout": 0.3}
-_FLIP: dict[str, Any] = {"input_flip": 0.1}
+_FLIP: dict[str, Any] = {"input_flip": 0.05}
 _MEAN: dict[str, Any] = {"average_epochs": 20}
 GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
     "pi-mnist": (
@@ -40,18 +40,18 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "drop 0.3 mean decay": _DROP_MORE | _MEAN | {"beta_decay": 1.0},
             "drop 0.4 mean": _MEAN | {"input_dropout": 0.4},
             "swap 0.2 mean": _MEAN | {"input_swap": 0.2},
-            "flip 0.05 mean": _MEAN | {"input_flip": 0.05},
-            "flip 0.1 mean": _FLIP | _MEAN,
-            "flip 0.15 mean": _MEAN | {"input_flip": 0.15},
-            "flip 0.1 mean 50": _FLIP | {"average_epochs": 50},
-            "flip 0.1 mean smooth": _FLIP | _MEAN | {"label_smoothing": 0.1},
-            "flip 0.1 mean decay": _FLIP | _MEAN | {"beta_decay": 0.03},
-            "flip 0.1 mean 1e-3": _FLIP | _MEAN | {"lr": 1e-3},
-            "flip 0.1 mean cosine": _FLIP | _MEAN | {"schedule": "cosine", "schedule_epochs": 1, "lr": 1e-3},
-            "flip 0.1 drop 0.1 mean": _FLIP | _MEAN | {"input_dropout": 0.1},
-            "flip 0.1 swap 0.1 mean": _FLIP | _MEAN | {"input_swap": 0.1},
-            "flip 0.1 mean concrete": _FLIP | _MEAN | {"unit": "bNSM (BinConcrete)"},
-            "flip 0.1 mean gaussian": _FLIP | _MEAN | {"unit": "gNSM"},
+            "flip 0.02 mean": _MEAN | {"input_flip": 0.02},
+            "flip 0.03 mean": _MEAN | {"input_flip": 0.03},
+            "flip 0.05 mean": _FLIP | _MEAN,
+            "flip 0.1 mean": _MEAN | {"input_flip": 0.1},
+            "flip 0.05 mean 50": _FLIP | {"average_epochs": 50},
+            "flip 0.05 mean smooth": _FLIP | _MEAN | {"label_smoothing": 0.1},
+            "flip 0.05 mean decay": _FLIP | _MEAN | {"beta_decay": 0.03},
+            "flip 0.05 mean 1e-3": _FLIP | _MEAN | {"lr": 1e-3},
+            "flip 0.05 drop 0.1 mean": _FLIP | _MEAN | {"input_dropout": 0.1},
+            "flip 0.05 swap 0.1 mean": _FLIP | _MEAN | {"input_swap": 0.1},
+            "flip 0.05 mean concrete": _FLIP | _MEAN | {"unit": "bNSM (BinConcrete)"},
+            "flip 0.05 mean gaussian": _FLIP | _MEAN | {"unit": "gNSM"},
         },
     ),
     "mnist-cnn": (
