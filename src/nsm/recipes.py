@@ -196,8 +196,11 @@ PI_MNIST = Recipe(network="pi-mnist-mlp")
 #: Table 1: the same network with stochastic sigmoid units, without biases.
 PI_MNIST_STNN = replace(PI_MNIST, unit="StNN")
 
-#: The same network with pixels wiped out while it learns and its weights averaged: the best of results/search/pi-mnist.
+#: The same network with pixels wiped out while it learns, and its weights averaged.
 PI_MNIST_TUNED = replace(PI_MNIST, input_dropout=0.3, average_epochs=20)
+
+#: With copies of its inputs to learn from whose pixels are flipped against it: the best of results/search/pi-mnist.
+PI_MNIST_FLIP = replace(PI_MNIST, input_flip=0.05, average_epochs=20)
 
 #: Table 2: the convolutional network on MNIST; every baseline of the table is ``unit=…``.
 MNIST_CNN = Recipe(network="mnist-cnn")
@@ -239,6 +242,7 @@ MNIST_ONLINE_BATCH_NORM = replace(MNIST_ONLINE, unit="batch norm", initialize=Fa
 RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
     "pi-mnist": ("Permutation-invariant MNIST, 784-300-300-300-10 (Table 1)", PI_MNIST),
     "pi-mnist-tuned": ("The same with wiped-out inputs and averaged weights", PI_MNIST_TUNED),
+    "pi-mnist-flip": ("The same with inputs flipped against the network and averaged weights", PI_MNIST_FLIP),
     "pi-mnist-stnn": ("With stochastic sigmoid units (Table 1)", PI_MNIST_STNN),
     "mnist-cnn": ("Convolutional network on MNIST (Table 2)", MNIST_CNN),
     "mnist-cnn-tuned": ("The same with shifted inputs, a larger learning rate and averaged weights", MNIST_CNN_TUNED),
