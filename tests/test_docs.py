@@ -93,6 +93,17 @@ def test_speeds_of_the_readme_are_the_records():
         assert sampled.format(mc["ratio"], 1000 * mc["seconds"]) in readme
 
 
+def test_times_of_small_versions_are_the_record():
+    rows = json.loads((ROOT / "results" / "quick.json").read_text())["quick"]
+    seconds = {row["what"]: row["seconds"] for row in rows}
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    said = ("{table1:.0f}, {table2:.0f} and {table3:.0f} seconds", "`precision` {precision:.0f} and of each figure")
+    for part in said:
+        assert part.format(**seconds) in page
+    assert max(value for name, value in seconds.items() if name.startswith("figure")) < 50
+    assert max(seconds.values()) < 600
+
+
 def test_online_recipes_have_the_best_rate_of_the_record():
     rows = json.loads((ROOT / "results" / "online.json").read_text())["rows"]
     for row, recipe in zip(rows, (MNIST_ONLINE, MNIST_ONLINE_BATCH_NORM), strict=True):
