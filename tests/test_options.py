@@ -172,6 +172,14 @@ def test_pixels_are_flipped_where_that_raises_the_loss(chance):
     torch.testing.assert_close(losses, expected.mean(-1).double(), rtol=1e-5, atol=1e-6)
 
 
+def test_flips_in_compiled_steps():
+    """Of a network without noise, with pixels that are certain to be flipped."""
+    recipe = replace(TINY, input_flip=CERTAIN)
+    plain, compiled = (fit(smooth(), tiny(), replace(recipe, compile=each)).loss for each in (False, True))
+    assert compiled == pytest.approx(plain, abs=1e-5)
+    assert plain != pytest.approx(fit(smooth(), tiny(), TINY).loss, abs=1e-2)
+
+
 def test_errors_are_measured_in_the_last_epochs_alone(tmp_path):
     for seeds in (1, 2):
         recipe = replace(TINY, measure_last=2, seeds=seeds)
