@@ -1,6 +1,6 @@
 """How long the small version of every table and figure takes on this machine: results/quick.json.
 
-    python benchmarks/quick_tables.py [--root DATA] [--only table1 …]
+    python benchmarks/quick_tables.py [--root DATA]
 
 Each is one `nsm reproduce … --quick`, run by itself in an empty folder. Run nothing beside it.
 """
@@ -37,10 +37,9 @@ def main() -> None:
     """Measure, show, record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=None, help="folder of the data")
-    parser.add_argument("--only", nargs="*", choices=TABLES + FIGURES, default=TABLES + FIGURES)
     asked = parser.parse_args()
     found = []
-    for what in asked.only:
+    for what in TABLES + FIGURES:
         found.append(measure(what, asked.root))
         print(found[-1], flush=True)
     record.write(ROOT / "results" / "quick.json", {"quick": found})

@@ -55,7 +55,7 @@ def test_a_few_thresholds_are_those_of_the_kernel(fast):
     x, y = torch.randn(2, 50, 7, device=fast)
     alpha, bias, k, c = torch.randn(4, 7, device=fast)
     leaves = [v.requires_grad_() for v in (x, k, c)]
-    few, many = (ways(x, y, alpha, bias, k, c) for ways in (firing._threshold, operations.threshold))
+    few, many = (ways(x, y, alpha, bias, k, c) for ways in (firing.thresholded, operations.threshold))
     assert torch.equal(few, many)
     g = torch.randn_like(x)
     for one, other in zip(*(torch.autograd.grad(z, leaves, g) for z in (few, many)), strict=True):

@@ -15,7 +15,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["record", "kernels", "philox"],
     ["noise", "estimators", "recipes", "data"],
     ["wiring", "functional", "firing"],
-    ["layers", "sequential"],
+    ["signs", "layers", "sequential"],
     ["initialization", "networks"],
     ["stages", "chain", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],

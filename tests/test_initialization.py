@@ -10,9 +10,10 @@ from torch import nn
 
 from nsm.functional import Draw, Site
 from nsm.initialization import convert, initialize, start_from
-from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
 from nsm.networks import bnsm, cifar_cnn, gnsm, mnist_cnn, pi_mnist_mlp, relu
 from nsm.noise import Bernoulli, Gaussian
+from nsm.signs import Binarize
 
 
 @contextmanager

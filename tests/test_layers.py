@@ -13,8 +13,9 @@ import law
 from law import SITES, Case, check_independent, check_layer, layer_of
 from nsm.estimators import Concrete
 from nsm.functional import Site, a_from_beta
-from nsm.layers import Binarize, NSMConv2d, NSMLayer, NSMLinear, binarize, counterpart, deterministic
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear, counterpart, deterministic
 from nsm.noise import Bernoulli, Gaussian, LogNormal
+from nsm.signs import Binarize, binarize
 
 CASES = [
     Case(noise, site, draw, geometry)

@@ -11,7 +11,7 @@ import law
 from law import check_rate
 from nsm import networks
 from nsm.estimators import Deterministic, StraightThrough
-from nsm.layers import NSMLayer, Sign, Stochastic, deterministic
+from nsm.layers import NSMLayer, Stochastic, deterministic
 from nsm.networks import (
     UNITS,
     AdditiveNoise,
@@ -27,6 +27,7 @@ from nsm.networks import (
     stnn,
 )
 from nsm.noise import Bernoulli, Gaussian
+from nsm.signs import Sign
 
 
 def count(model: nn.Module) -> int:

@@ -13,10 +13,11 @@ import law
 from law import SITES, check_rate
 from nsm.estimators import Concrete, Probability
 from nsm.functional import Draw, Site
-from nsm.layers import Binarize, NSMConv2d, NSMLinear, deterministic
+from nsm.layers import NSMConv2d, NSMLinear, deterministic
 from nsm.networks import UNITS, mnist_cnn, relu
 from nsm.noise import Bernoulli, Gaussian, LogNormal
 from nsm.sampling import Confident, Prediction, predict
+from nsm.signs import Binarize
 
 
 def small(site: Site = "neuron", draw: Draw = "auto", **options) -> nn.Sequential:

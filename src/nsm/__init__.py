@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from nsm.checkpoint import load
     from nsm.estimators import Concrete, Deterministic, Estimator, Probability, StraightThrough
     from nsm.initialization import convert, initialize
-    from nsm.layers import Binarize, NSMConv2d, NSMLinear, binarize, deterministic
+    from nsm.layers import NSMConv2d, NSMLinear, deterministic
     from nsm.noise import Bernoulli, Empirical, Gaussian, LogNormal, Noise, Uniform
     from nsm.recipes import Recipe
     from nsm.sampling import Confident, Prediction, predict
+    from nsm.signs import Binarize, binarize
     from nsm.training import History, fit
 
 __version__ = "0.1.0"
@@ -56,11 +57,12 @@ _NAMES = {
     "checkpoint": ("load",),
     "estimators": ("Concrete", "Deterministic", "Estimator", "Probability", "StraightThrough"),
     "initialization": ("convert", "initialize"),
-    "layers": ("Binarize", "NSMConv2d", "NSMLinear", "binarize", "deterministic"),
+    "layers": ("NSMConv2d", "NSMLinear", "deterministic"),
     "noise": ("Bernoulli", "Empirical", "Gaussian", "LogNormal", "Noise", "Uniform"),
     "recipes": ("Recipe",),
-    "training": ("History", "fit"),
     "sampling": ("Confident", "Prediction", "predict"),
+    "signs": ("Binarize", "binarize"),
+    "training": ("History", "fit"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

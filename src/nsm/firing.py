@@ -115,16 +115,16 @@ def sample(
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
         elif not x.is_cuda and x.numel() < _FEW:
-            states = _threshold(*parts)
+            states = thresholded(*parts)
         else:
             states = operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
 
 
-def _threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """`operations.threshold` of a few numbers."""
-    return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y)
+def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+    """`operations.threshold` as torch has it: states sgn(α x + b + y), and the gradient of erf t."""
+    return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
 
 
 def product(z: Tensor, weight: Tensor, wiring: Wiring) -> Tensor:

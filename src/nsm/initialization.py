@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 
 from nsm import functional
 from nsm.functional import Inputs
-from nsm.layers import Binarize, Law, NSMConv2d, NSMLayer, NSMLinear, Sign, counterpart
+from nsm.layers import Law, NSMConv2d, NSMLayer, NSMLinear, counterpart
+from nsm.signs import Binarize, Sign
 
 # ------------------------------------------------------------------------- from data
 

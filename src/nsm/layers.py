@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nsm import firing, functional
-from nsm.estimators import Deterministic, Estimator, get_estimator, sgn
+from nsm.estimators import Deterministic, Estimator, get_estimator
 from nsm.functional import Draw, Inputs, Site
 from nsm.noise import Bernoulli, Noise, check_noise
 from nsm.wiring import Convolution, Dense, Wiring
@@ -377,52 +377,6 @@ def counterpart(layer: nn.Linear | nn.Conv2d, **law: Unpack[Law]) -> NSMLinear |
     with torch.no_grad():
         new.weight.copy_(layer.weight)
     return new.train(layer.training)
-
-
-def binarize(x: Tensor, threshold: float = 0.5) -> Tensor:
-    """+1 where x ≥ threshold, else −1.
-
-    >>> binarize(torch.tensor([0.0, 0.49, 0.5, 1.0]))
-    tensor([-1., -1.,  1.,  1.])
-    """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"Expected argument `x` to be a floating-point tensor, but got {kind}")
-    return sgn(x - threshold)
-
-
-class Binarize(nn.Module):
-    """`binarize` as a module: turns pixels into the ±1 states that NSM layers read."""
-
-    def __init__(self, threshold: float = 0.5) -> None:
-        super().__init__()
-        if not math.isfinite(threshold):
-            raise ValueError(f"Expected argument `threshold` to be finite, but got {threshold}")
-        self.threshold = threshold
-
-    def forward(self, x: Tensor) -> Tensor:
-        """States −1 or +1."""
-        return binarize(x, self.threshold)
-
-    def extra_repr(self) -> str:
-        """The threshold."""
-        return f"threshold={self.threshold}"
-
-
-class Sign(nn.Module):
-    """sgn(x), passed by gradients in the way of ``estimator``: `StraightThrough` (x) or `Deterministic` (erf x)."""
-
-    def __init__(self, estimator: Estimator) -> None:
-        super().__init__()
-        self.estimator = estimator
-
-    def forward(self, x: Tensor) -> Tensor:
-        """States −1 or +1."""
-        return self.estimator(x, lambda: x)
-
-    def extra_repr(self) -> str:
-        """The estimator."""
-        return repr(self.estimator)
 
 
 @contextmanager

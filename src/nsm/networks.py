@@ -24,10 +24,11 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from nsm.data.catalogue import find
 from nsm.estimators import Deterministic, StraightThrough, pass_gradient, sgn
-from nsm.layers import Binarize, Law, Sign, Stochastic, counterpart
+from nsm.layers import Law, Stochastic, counterpart
 from nsm.noise import Bernoulli, Gaussian, Noise, standard_normal, uniform
 from nsm.recipes import NOISY, Recipe
 from nsm.sequential import Sequential
+from nsm.signs import Binarize, Sign
 
 Layer = nn.Linear | nn.Conv2d
 Unit = Callable[[Layer], nn.Module]

@@ -52,8 +52,8 @@ class Recipe:
         input_dropout: Share of the pixels of every training input that is wiped out, to the value of an empty pixel.
             Inputs to infer from are whole.
         input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
-        input_flip: Chance of a pixel to be flipped, if that raises the loss, in a copy of every training input that is
-            learned from beside it; 0 for no copies.
+        input_flip: Chance of a pixel of ±1 to be flipped, if that raises the loss, in a copy of every training input
+            that is learned from beside it; 0 for no copies.
         initialize: Set β and b of NSM units from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start; of several
             networks, each takes that of its own seed, as far as there are such.

@@ -17,7 +17,7 @@ from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
-#: Code for shapes as they come: there are few, and code that leaves them open is slower.
+#: Of batches there are few sizes, each with code of its own.
 COMPILE: dict[str, Any] = {"options": {"fallback_random": True}, "dynamic": False}
 
 Read = Callable[..., tuple[Tensor, Tensor]]
@@ -106,17 +106,13 @@ class Step:
         To flip x changes the loss by −2x ∂loss/∂x, to first order. What was ±1 stays so.
         """
         inputs = inputs.detach().requires_grad_()
-        with self._apart():
+        several = self.fabric.world_size > 1  # which must not wait for each other's gradients of this pass
+        with self.fabric.no_backward_sync(self.network) if several else contextlib.nullcontext():
             (uphill,) = torch.autograd.grad(self.objective(inputs, labels, scale)[0], inputs)
         inputs = inputs.detach()
         flipped = (inputs * uphill < 0) & (torch.rand(inputs.shape, device=inputs.device) < self.flips)
         batch = labels.dim() - 1
         return torch.cat([inputs, torch.where(flipped, -inputs, inputs)], batch), torch.cat([labels, labels], batch)
-
-    def _apart(self) -> contextlib.AbstractContextManager[Any]:
-        """A pass that is not this step's: processes do not wait for each other's gradients."""
-        several = self.fabric.world_size > 1
-        return self.fabric.no_backward_sync(self.network) if several else contextlib.nullcontext()
 
     def several(self, some: Sequence[Batch]) -> Tensor:
         """Learn from batches, one after the other; returns the sum of each seed's mean losses."""

@@ -21,6 +21,7 @@ from nsm.bench.peers import looped
 from nsm.bench.timing import Contender, Race, Wrong, race
 from nsm.data import load
 from nsm.estimators import Probability, sgn
+from nsm.firing import thresholded
 from nsm.kernels import bits, operations
 from nsm.layers import NSMConv2d, NSMLayer
 from nsm.noise import Bernoulli
@@ -73,11 +74,6 @@ def fired(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """States with P = ½(1 + erf t), t = k x + c, and the gradient of erf t."""
     t = k * x + c
     return Probability()(t, lambda: functional.toss(functional.erf(t.detach()))).to(x.dtype)
-
-
-def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """States sgn(α x + b + y), and the gradient of erf t."""
-    return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
 
 
 def _dtype(device: str) -> torch.dtype:

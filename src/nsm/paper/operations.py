@@ -25,11 +25,12 @@ from torch.nn.functional import conv2d, linear
 
 from nsm.data.catalogue import find
 from nsm.estimators import Deterministic
-from nsm.layers import Binarize, NSMConv2d, NSMLayer, Sign
+from nsm.layers import NSMConv2d, NSMLayer
 from nsm.networks import NoisyRectifier, StochasticSigmoid, build
 from nsm.noise import Bernoulli, Noise
 from nsm.paper.showing import RESULTS, write
 from nsm.recipes import NOISY, Recipe
+from nsm.signs import Binarize, Sign
 
 REAL_BITS = 32  # of a random number that is not a Bernoulli's
 _PAIRS: list[tuple[str, str, list[str]]] = [  # data, network, units beside the deterministic twin
