@@ -10,6 +10,7 @@ from nsm.estimators import Estimator, sgn
 def binarize(x: Tensor, threshold: float = 0.5) -> Tensor:
     """+1 where x ≥ threshold, else −1.
 
+    >>> import torch
     >>> binarize(torch.tensor([0.0, 0.49, 0.5, 1.0]))
     tensor([-1., -1.,  1.,  1.])
     """
