@@ -98,7 +98,11 @@ def test_members_with_exact_draws(device, launched, monkeypatch):
 @pytest.mark.parametrize("changes", [{}, {"compile": True}, {"seeds": 2}, {"seeds": 2, "compile": True}])
 def test_replays_of_captured_steps(changes, launched, monkeypatch):
     """34 steps an epoch: some as they are, some captured one by one, some ten at a time."""
-    replay, in_graphs, replayed = GraphedStep._replay, {}, []
+    begin, replay, in_graphs, replayed = GraphedStep.__init__, GraphedStep._replay, {}, []
+
+    def begun(self, *arguments, **options):
+        launched.clear()  # what looked at the data and at where to start
+        begin(self, *arguments, **options)
 
     def noted(self, batches, size):
         before = len(launched)
@@ -109,6 +113,7 @@ def test_replays_of_captured_steps(changes, launched, monkeypatch):
         replayed.extend(torch.cat(in_graphs[len(batches)]).tolist())
         return losses
 
+    monkeypatch.setattr(GraphedStep, "__init__", begun)
     monkeypatch.setattr(GraphedStep, "_replay", noted)
     torch.manual_seed(0)
     network = Sequential(nn.Flatten(), NSMLinear(32, 16), NSMLinear(16, 8, **MOMENTS), nn.Linear(8, 2))

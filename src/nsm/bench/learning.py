@@ -22,7 +22,7 @@ from nsm.state import State
 from nsm.steps import Step
 from nsm.training import fit, set_rates
 
-WARM_STEPS = {"cpu": 40, "cuda": 300}
+WARM_STEPS = {"cpu": 40, "cuda": 600}
 LAW_PASSES = {"cpu": 40, "cuda": 100}
 
 

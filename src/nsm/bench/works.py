@@ -55,7 +55,8 @@ def measure(device: str, work: str, quick: bool, tried: list[dict[str, Any]]) ->
     except Absent as found:
         reason = str(found)
     except RuntimeError as error:
-        reason, wrong = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", True
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason, wrong = ": ".join([type(error).__name__, *dict.fromkeys(lines[:1] + lines[-1:])]), True
     for goal in goals(device, work):
         yield goal.row(cases.get(goal.case), reason, wrong)
 
