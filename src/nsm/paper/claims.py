@@ -296,8 +296,8 @@ def _angles(findings: Findings) -> _Judged | None:
 )
 def _twin(findings: Findings) -> _Judged | None:
     """NSMs perform comparably to or better than the deterministic network of the same architecture."""
-    pairs: list[tuple[Estimate, bool]] = []  # the difference, and whether it is judged
-    parts, quick = [], False
+    judged: list[Estimate] = []
+    parts, beside, quick = [], [], False
     for table, data in dict.fromkeys((row["table"], row["data"]) for row in findings.rows):
         for way in ("", ", tuned"):
             twin = findings.row(table, data, f"dCNN{way}")
@@ -305,15 +305,16 @@ def _twin(findings: Findings) -> _Judged | None:
                 row = findings.row(table, data, f"{model}{way}")
                 if twin and row:
                     apart = _apart(row, twin)
-                    pairs.append((apart, not way))
                     word = "better" if apart.negative else "worse" if apart.positive else "comparable"
-                    parts.append(f"{data} {row['model']} {_words(row)}, dCNN{way} {_words(twin)}, {apart}: {word}")
+                    words = f"{data} {row['model']} {_words(row)}, dCNN{way} {_words(twin)}, {apart}: {word}"
+                    (beside if way else parts).append(words)
+                    judged += [] if way else [apart]
                     quick |= _quick(twin, row)
-    judged = [apart for apart, counts in pairs if counts]
     if not judged:
         return None
     comparable, better = [not apart.positive for apart in judged], [apart.negative for apart in judged]
     found = f"{sum(comparable)} of {len(judged)} comparable, {sum(better)} of them better: {'; '.join(parts)}"
+    found += f"; not judged: {'; '.join(beside)}" if beside else ""
     return _Judged(comparable + better, found, quick)
 
 
