@@ -282,10 +282,34 @@ def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
     (stage,) = fuse(modules if isinstance(modules, nn.Sequential) else [modules])
     assert type(stage) is Crossed
     rows = torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3)
+    places = z.movedim(1, -1).shape[1:]  # noise is numbered with the channels last
     with torch.no_grad():
         with philox.keyed(philox.Keyed(5, *rows)):
             found = stage.draw(stage.share(z), 3)
         with philox.keyed(philox.Keyed(5, *rows)):
-            expected = modules(z.repeat(3, *[1] * len(shape)))
+            xi = noise.sample((12, *places), dtype=dtype).movedim(-1, 1)
+        expected = unit(z.repeat(3, *[1] * len(shape)), xi=xi)
+        expected = expected if pool == (1, 1) else nn.functional.max_pool2d(expected, pool)
     assert found.dtype == dtype
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("noise", [nsm.Bernoulli(0.5), nsm.Bernoulli(0.3), nsm.Gaussian(0.5)], ids=str)
+def test_noise_at_neurons_by_a_kernel(noise):
+    """In Triton's interpreter, on the states of a layer and, flattened, on those of the next."""
+    counters = pytest.importorskip("nsm.kernels.counters")
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nsm.NSMConv2d(2, 5, 3, noise=noise), nn.MaxPool2d(2), nn.Flatten(), nsm.NSMLinear(30, 4, noise=noise)
+    )
+    z, rows = torch.randn(4, 2, 8, 6).sign(), (torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3))
+    first, second = fuse(network)
+    assert isinstance(first, Crossed)
+    assert isinstance(second, Crossed)
+    found = []
+    for kernel in (None, counters):
+        source = philox.Keyed(5, *rows)
+        source.__dict__["kernel"] = kernel
+        with torch.no_grad(), philox.keyed(source):
+            found.append(second(first.draw(first.share(z), 3)))
+    assert torch.equal(*found)

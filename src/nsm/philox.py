@@ -8,7 +8,7 @@ the same whatever else is in the batch, and however samples are cut into passes.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -49,6 +49,13 @@ def cut(words: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(((part ^ half) - half).to(kind) for part in parts)
 
 
+def normals(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Two numbers from two words, N(0, 1) by Box and Muller."""
+    radius = torch.sqrt(-2 * torch.log((first.to(dtype) + 0.5) * 2.0**-32))
+    angle = second.to(dtype) * (2 * math.pi * 2.0**-32)
+    return radius * torch.cos(angle), radius * torch.sin(angle)
+
+
 class Keyed:
     """A source of noise for one pass over rows of (sample, input); draws are numbered as they come."""
 
@@ -69,9 +76,9 @@ class Keyed:
 
     def integers(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
         """Uniform over all values of int8, int16 or int32: each word cut in parts, the lowest bits first."""
-        if self._kernel:
+        if self.kernel:
             n = math.prod(shape) // len(self.inputs)
-            return self._kernel.integers(*self._counters, self.next(), n, kind).reshape(shape)
+            return self.kernel.integers(*self.counters, self.next(), n, kind).reshape(shape)
         return self._draw(shape, lambda *words: cut(words, kind))
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -81,14 +88,8 @@ class Keyed:
         return self._draw(shape, lambda *words: tuple((word >> 8).to(dtype).mul_(2.0**-24) for word in words))
 
     def standard_normal(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """N(0, 1) by Box and Muller, two numbers from two words."""
-
-        def pair(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-            radius = torch.sqrt(-2 * torch.log((first.to(dtype) + 0.5) * 2.0**-32))
-            angle = second.to(dtype) * (2 * math.pi * 2.0**-32)
-            return radius * torch.cos(angle), radius * torch.sin(angle)
-
-        return self._draw(shape, lambda a, b, c, d: (*pair(a, b), *pair(c, d)))
+        """N(0, 1)."""
+        return self._draw(shape, lambda a, b, c, d: (*normals(a, b, dtype), *normals(c, d, dtype)))
 
     def _draw(self, shape: Sequence[int], numbers: Callable[..., tuple[Tensor, ...]]) -> Tensor:
         """A tensor of ``shape`` from ``numbers`` of every four words, and a new number for the next draw.
@@ -99,8 +100,8 @@ class Keyed:
         blocks = -(-n // len(numbers(*torch.zeros(4, 1, dtype=torch.int64))))
         element = torch.arange(blocks, device=self.inputs.device)
         draw = self.next()
-        if self._kernel:
-            words = self._kernel.words(*self._counters, draw, blocks)
+        if self.kernel:
+            words = self.kernel.words(*self.counters, draw, blocks)
             return torch.stack(numbers(*words), 1).flatten(1)[:, :n].reshape(shape)
         rows = len(self.inputs) if self.inputs.is_cuda else max(1, _PIECE // max(1, blocks))
         pieces = []
@@ -111,7 +112,7 @@ class Keyed:
         return torch.cat(pieces).reshape(shape)
 
     @cached_property
-    def _kernel(self) -> Any:
+    def kernel(self) -> Any:
         """`nsm.kernels.counters`, which gives the same numbers, on a device that has Triton; else None."""
         if not self.inputs.is_cuda or find_spec("triton") is None:
             return None
@@ -120,10 +121,14 @@ class Keyed:
         return counters
 
     @cached_property
-    def _counters(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, samples and key, as the kernel takes them."""
-        key = torch.tensor(self.key).to(torch.int32).view(torch.int64)
-        return self.inputs.to(torch.int32), self.samples.to(torch.int32), key.to(self.inputs.device)
+    def counters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, samples and key, as kernels take them."""
+        return self.inputs.to(torch.int32), self.samples.to(torch.int32), _on_device(self.key, self.inputs.device)
+
+
+@lru_cache(4)
+def _on_device(key: tuple[int, int], device: torch.device) -> Tensor:
+    return torch.tensor(key).to(torch.int32).view(torch.int64).to(device)
 
 
 def _fraction_53(high: Tensor, low: Tensor) -> Tensor:

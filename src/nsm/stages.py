@@ -13,7 +13,7 @@ states, and pools the states that come out.
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from nsm import firing, functional, philox
 from nsm.estimators import Probability, StraightThrough, sgn
 from nsm.kernels import operations
 from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
-from nsm.noise import Bernoulli
+from nsm.noise import Bernoulli, Gaussian, Noise
 from nsm.sequential import window
 from nsm.wiring import Convolution, Dense
 
@@ -170,7 +170,7 @@ class Stage(Layered):
         """States −1 or +1, in the shape of the last module of the stage."""
         dtype, source = functional.product_dtype(z), philox.source
         if source is not None and (kernel := self._kernel(z)):
-            states = kernel.fire(*self._picture(z), self.pool, _counters(kernel, source), dtype)
+            states = kernel.fire(*self._picture(z), self.pool, kernel.Rows(*source.counters, source.next()), dtype)
         else:
             states = sgn(functional.toss(self.chance(z))).to(dtype)
         return self._shaped(states)
@@ -195,8 +195,8 @@ class Stage(Layered):
     def draw(self, shared: tuple[Tensor, torch.dtype, Any], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
         e, dtype, kernel = shared
-        if kernel and philox.source is not None:
-            states = kernel.draw(e, samples, _counters(kernel, philox.source), dtype)
+        if kernel and (source := philox.source) is not None:
+            states = kernel.draw(e, samples, kernel.Rows(*source.counters, source.next()), dtype)
         else:
             states = sgn(functional.toss(e.expand(samples, *e.shape))).to(dtype)
         return self._shaped(states.flatten(0, 1))
@@ -244,12 +244,23 @@ class Crossed(Layered):
 
     def draw(self, shared: tuple[Tensor, Tensor], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
-        (z, x), noise, dtype = shared, self.layer.noise, functional.product_dtype(shared[0])
-        several = z.expand(samples, *z.shape).flatten(0, 1)
-        exact = dtype if isinstance(noise, Bernoulli) else torch.promote_types(dtype, torch.float32)
-        xi = noise.sample(several.shape, device=z.device, dtype=exact)
-        y = self.product(((xi - noise.mean) * several).to(dtype)).unflatten(0, (samples, len(z)))
-        return self._shaped(torch.cat([self._states(x, each.contiguous()) for each in y]))
+        z, x = shared
+        y = self.product(self._noisy(z, samples)).unflatten(0, (samples, len(z)))
+        states = [self._states(x, each.contiguous()) for each in y]
+        return self._shaped(states[0] if samples == 1 else torch.cat(states))
+
+    def _noisy(self, z: Tensor, samples: int) -> Tensor:
+        """(ξ − m) z in ``samples`` samples, (samples · inputs, ...); noise is numbered with the channels last."""
+        noise, dtype = self.layer.noise, functional.product_dtype(z)
+        pictures = z.dim() == 4 and (self.flatten or isinstance(self.layer.wiring, Convolution))
+        z = z.movedim(1, -1) if pictures else z
+        noisy = _noisy_rows(z.flatten(1), noise, dtype)
+        if noisy is None:
+            exact = dtype if isinstance(noise, Bernoulli) else torch.promote_types(dtype, torch.float32)
+            xi = noise.sample((samples * len(z), *z.shape[1:]), device=z.device, dtype=exact)
+            noisy = ((xi - noise.mean).unflatten(0, (samples, len(z))) * z).to(dtype)
+        noisy = noisy.view(samples * len(z), *z.shape[1:])
+        return noisy.movedim(-1, 1) if pictures else noisy
 
     def _states(self, x: Tensor, y: Tensor) -> Tensor:
         """sgn(α x + b + y) behind the pool, from x and y (rows, height, width, units) or (rows, ..., units)."""
@@ -282,6 +293,18 @@ class Crossed(Layered):
         return alpha.contiguous(), b.expand_as(alpha).contiguous()
 
 
+def _noisy_rows(z: Tensor, noise: Noise, dtype: torch.dtype) -> Tensor | None:
+    """(ξ − m) z for every row that noise is drawn for, of which there are samples · len(z); None without a kernel."""
+    source = philox.source
+    if source is None or not source.kernel or z.dtype == torch.float64:
+        return None
+    if type(noise) is Bernoulli:
+        return source.kernel.blank(*source.counters, source.next(), z.contiguous(), noise.p, dtype)
+    if type(noise) is Gaussian:
+        return source.kernel.jitter(*source.counters, source.next(), z.contiguous(), noise.sigma, dtype)
+    return None
+
+
 @cache
 def _toss_kernels() -> Any:
     """The Triton kernels, if there is a Triton."""
@@ -290,18 +313,6 @@ def _toss_kernels() -> Any:
     except ImportError:
         return None
     return toss
-
-
-@lru_cache(4)
-def _key(key: tuple[int, int], device: torch.device) -> Tensor:
-    low, high = key
-    return torch.tensor([low, high], dtype=torch.int64).to(torch.int32).view(torch.int64).to(device)
-
-
-def _counters(kernel: Any, source: philox.Keyed) -> Any:
-    """The counters of the next draw."""
-    inputs, samples = (v.to(torch.int32) for v in (source.inputs, source.samples))
-    return kernel.Rows(inputs, samples, _key(source.key, inputs.device), source.next())
 
 
 def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:

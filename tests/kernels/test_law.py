@@ -146,14 +146,14 @@ def keyed(rows: int, device: str) -> philox.Keyed:
 
     row = torch.arange(rows, device=device)
     source = philox.Keyed(2**40 + 99, row % 7, row // 7)
-    source.__dict__["_kernel"] = counters
+    source.__dict__["kernel"] = counters
     return source
 
 
 def rows_of(source: philox.Keyed, number: int):
     from nsm.kernels import toss
 
-    inputs, samples, key = source._counters
+    inputs, samples, key = source.counters
     return toss.Rows(inputs, samples, key, number)
 
 
@@ -196,3 +196,19 @@ def test_numbers_of_keyed_noise(device):
     check_states(torch.where(source.uniform(shape, torch.float32) < bound, 1.0, -1.0), p)
     normal = source.standard_normal(shape, torch.float32)
     check_states(torch.where(normal < torch.special.ndtri(bound), 1.0, -1.0), p)
+
+
+def test_keyed_noise_on_states(device):
+    """(ξ − m) z of states +1: which ξ are 1, and which lie below a bound."""
+    from nsm.kernels import counters
+
+    name, n = device
+    source, z = keyed(n // UNITS, name), torch.ones(7, UNITS, device=name)
+    for p in (0.25, 0.1):
+        blanked = counters.blank(*source.counters, source.next(), z, p, torch.float32)
+        check_states(torch.where(blanked > 0, 1.0, -1.0), torch.full((UNITS,), p, dtype=torch.float64))
+        torch.testing.assert_close(blanked.unique().cpu(), torch.tensor([-p, 1 - p]))
+    p = torch.linspace(0.1, 0.9, UNITS, dtype=torch.float64)
+    bound = 0.7 * torch.special.ndtri(p.to(name))
+    jittered = counters.jitter(*source.counters, source.next(), z, 0.7, torch.float32)
+    check_states(torch.where(jittered < bound, 1.0, -1.0), p)

@@ -12,7 +12,7 @@ KERNELS = {
     fire: ("_fire", "_threshold", "_back", "_blank"),
     pool: ("_fire_pool", "_threshold_pool", "_back_pool"),
     toss: ("_chances", "_fire", "_draw"),
-    counters: ("_words", "_integers"),
+    counters: ("_words", "_integers", "_blank", "_jitter"),
 }
 MOST = 2_000_000_000  # numbers that a layer of kernels may have
 
@@ -79,13 +79,15 @@ def test_predicting(elements, grids):
     toss.draw(x, 3, keyed, torch.bfloat16)
     counters.words(row, row, keyed.key, 0, elements)
     counters.integers(row, row, keyed.key, 0, elements, torch.int32)
-    check(grids, 5)
+    counters.blank(row, row, keyed.key, 0, meta(1, elements), 0.1, torch.bfloat16)
+    counters.jitter(row, row, keyed.key, 0, meta(1, elements), 0.1, torch.bfloat16)
+    check(grids, 7)
 
 
 def test_fewer_and_larger_programs_draw_the_same(monkeypatch):
     x, k, c, key = problem(2, 520, torch.float32, "cpu")
     source = Keyed(5, torch.arange(2), torch.arange(2))
-    rows = toss.Rows(*source._counters, 0)
+    rows = toss.Rows(*source.counters, 0)
     picture = x.nan_to_num().view(2, 1, 1, 520)
     found = []
     for programs in (65_535, 1):
@@ -94,7 +96,9 @@ def test_fewer_and_larger_programs_draw_the_same(monkeypatch):
         fire.fire(x, k, c, key, z)
         e = toss.chances(picture, k, c, (1, 1))
         states = toss.fire(picture, k, c, (1, 1), rows, x.dtype), toss.draw(e, 1, rows, x.dtype)
-        numbers = counters.integers(*source._counters, 0, 1100, torch.int32), *counters.words(*source._counters, 0, 300)
-        found.append((z, e, *states, *numbers))
+        numbers = counters.integers(*source.counters, 0, 1100, torch.int32), *counters.words(*source.counters, 0, 300)
+        given = *source.counters, 0, x.nan_to_num()
+        noisy = counters.blank(*given, 0.5, x.dtype), counters.jitter(*given, 0.5, x.dtype)
+        found.append((z, e, *states, *numbers, *noisy))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))

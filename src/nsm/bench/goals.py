@@ -71,6 +71,8 @@ _KERNELS = {
         **_THERE_AND_BACK,
         "counters": "keyed random numbers",
         "toss": "keyed states behind a 2×2 pool",
+        "keyed blank": "keyed blank-out of states",
+        "jitter": "keyed Gaussian noise of states",
         "blankout 1/2": "exact blank-out of synapses, p = 1/2",
         "blankout 1/4": "exact blank-out of synapses, p = 1/4",
         "blankout 0.1": "exact blank-out of synapses, p = 0.1",

@@ -24,7 +24,7 @@ from nsm.estimators import Probability, sgn
 from nsm.firing import thresholded
 from nsm.kernels import bits, operations
 from nsm.layers import NSMConv2d, NSMLayer
-from nsm.noise import Bernoulli
+from nsm.noise import Bernoulli, Gaussian
 from nsm.sampling import predict
 
 UNITS = (100 * 32 * 32, 96)  # rows and units of a layer of the CIFAR network
@@ -51,6 +51,7 @@ def cases(device: str) -> dict[str, Callable[[], Case]]:
             "bits": _predict,
         }
     found |= {"counters": partial(_counters, device), "toss": partial(_toss, device)}
+    found |= {"keyed blank": partial(_noisy, device, Bernoulli(0.5)), "jitter": partial(_noisy, device, Gaussian())}
     return found | {f"blankout {name}": partial(_blankout, device, p) for name, p in CHANCES.items()}
 
 
@@ -237,19 +238,22 @@ def _source(rows: int, device: str) -> philox.Keyed:
     return philox.Keyed(7, torch.arange(rows, device=device) % 10, torch.arange(rows, device=device) // 10)
 
 
-def counted(inputs: Tensor, samples: Tensor, n: int) -> Tensor:
-    """``n`` numbers of 16 bits for each row, as `nsm.philox.Keyed` defines them."""
-    blocks = -(-n // 8)
-    element = torch.arange(blocks, device=inputs.device)
-    words = philox.philox((element, inputs[:, None], samples[:, None], torch.zeros_like(element)), (7, 0))
-    return torch.stack(philox.cut(words, torch.int16), 1).flatten(1)[:, :n]
+def counted(inputs: Tensor, samples: Tensor, n: int, kind: torch.dtype = torch.int16) -> Tensor:
+    """``n`` integers of a kind for each row, as `nsm.philox.Keyed` defines them."""
+    return torch.stack(philox.cut(_words(inputs, samples, n * kind.itemsize), kind), 1).flatten(1)[:, :n]
+
+
+def _words(inputs: Tensor, samples: Tensor, many: int) -> philox.Words:
+    """Words with at least ``many`` bytes for each row."""
+    element = torch.arange(-(-many // 16), device=inputs.device)
+    return philox.philox((element, inputs[:, None], samples[:, None], torch.zeros_like(element)), (7, 0))
 
 
 def _counters(device: str) -> Case:
     rows, n = 10_000, 4608  # the states of the first layer of the MNIST CNN
     source = _source(rows, device)
     kernel: Any = import_module("nsm.kernels.counters")
-    given = source._counters
+    given = source.counters
     compiled: Any = torch.compile(counted)
 
     def check(found: Tensor, expected: Tensor) -> None:
@@ -263,12 +267,38 @@ def _counters(device: str) -> Case:
     )
 
 
+def _noisy(device: str, noise: Bernoulli | Gaussian) -> Case:
+    """Noise on the states of ten samples of an input: a layer of the CIFAR network."""
+    rows, n = 1000, 32 * 32 * 96
+    source, kernel = _source(rows, device), import_module("nsm.kernels.counters")
+    z = (2 * torch.randint(2, (rows // 10, n), device=device) - 1).to(torch.bfloat16)
+
+    def plain(z: Tensor) -> Tensor:
+        if isinstance(noise, Bernoulli):
+            drawn = counted(source.inputs, source.samples, n, torch.int8)
+            xi = (drawn < round(256 * noise.p) - 128).float()
+        else:
+            a, b, c, d = _words(source.inputs, source.samples, 4 * n)
+            normal = torch.stack([*philox.normals(a, b), *philox.normals(c, d)], 1).flatten(1)[:, :n]
+            xi = 1 + noise.sigma * normal
+        return ((xi - noise.mean).unflatten(0, (10, -1)) * z).flatten(0, 1).to(z.dtype)
+
+    compiled: Any = torch.compile(plain)
+
+    def check(found: Tensor, expected: Tensor) -> None:  # but for the rounding of logarithms and cosines
+        checks.close(found, expected, 1e-2, "noisy states")
+
+    if isinstance(noise, Bernoulli):
+        return lambda: kernel.blank(*source.counters, 0, z, noise.p, z.dtype), lambda: compiled(z), check
+    return lambda: kernel.jitter(*source.counters, 0, z, noise.sigma, z.dtype), lambda: compiled(z), check
+
+
 def _toss(device: str) -> Case:
     rows, (height, width, units), pool = 10_000, (8, 8, 64), (2, 2)  # the second layer of the MNIST CNN
     source, kernel = _source(rows, device), import_module("nsm.kernels.toss")
     x = torch.randn(rows, height, width, units, device=device).to(torch.bfloat16)
     k, c = 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
-    inputs, samples, key = source._counters
+    inputs, samples, key = source.counters
     counters = kernel.Rows(inputs, samples, key, 0)
 
     def plain(x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The numbers of `nsm.philox.Keyed` on CUDA, without the many passes over memory that Philox in torch takes: Triton.
 
-Row r, of (sample, input), has the counters (block, input, sample, draw) for its blocks 0, 1, …
+Row r, of (sample, input), has the counters (block, input, sample, draw) for its blocks 0, 1, … What is drawn first from
+every block comes first, then what is drawn second. `blank` and `jitter` put the numbers on states right away.
 """
 
 # kernels are not Python, though they look like it
@@ -41,12 +42,17 @@ def _words(OUT, INPUTS, SAMPLES, KEY, number, blocks, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _lane(word, lane: tl.constexpr, BITS: tl.constexpr):
+    """The integer of so many bits with this number in a word: the lowest first; up to the top and back for its sign."""
+    return (word << (32 - BITS - BITS * lane)).to(tl.int32, bitcast=True) >> (32 - BITS)
+
+
+@triton.jit
 def _store_lanes(OUT, word, first: tl.constexpr, j, blocks, n, BITS: tl.constexpr):
-    for lane in tl.static_range(32 // BITS):  # the lowest bits first; shifted to the top and back for their sign
-        number = (word << (32 - BITS - BITS * lane)).to(tl.int32, bitcast=True) >> (32 - BITS)
+    for lane in tl.static_range(32 // BITS):
         at = (first + lane) * blocks + j
         to = OUT + tl.program_id(0).to(tl.int64) * n + at
-        tl.store(to, number.to(OUT.dtype.element_ty), (j < blocks) & (at < n))
+        tl.store(to, _lane(word, lane, BITS).to(OUT.dtype.element_ty), (j < blocks) & (at < n))
 
 
 @triton.jit(do_not_specialize=["number"])
@@ -57,6 +63,61 @@ def _integers(OUT, INPUTS, SAMPLES, KEY, number, blocks, n, BITS: tl.constexpr, 
     _store_lanes(OUT, b, 32 // BITS, j, blocks, n, BITS)
     _store_lanes(OUT, c, 2 * (32 // BITS), j, blocks, n, BITS)
     _store_lanes(OUT, d, 3 * (32 // BITS), j, blocks, n, BITS)
+
+
+@triton.jit
+def _blank_lanes(Z, OUT, word, first: tl.constexpr, j, blocks, n, p, below, BITS: tl.constexpr):
+    for lane in tl.static_range(32 // BITS):
+        at = (first + lane) * blocks + j
+        inside = (j < blocks) & (at < n)
+        kept = (_lane(word, lane, BITS) < below).to(tl.float32)
+        z = tl.load(Z + at, inside, 0).to(tl.float32)
+        tl.store(OUT + at, ((kept - p) * z).to(OUT.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["number", "states", "below"])
+def _blank(
+    Z, OUT, INPUTS, SAMPLES, KEY, number, states, p, below, blocks, n, BITS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    Z, OUT = Z + row % states * n, OUT + row * n
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    a, b, c, d = _philox(INPUTS, SAMPLES, KEY, number, j)
+    _blank_lanes(Z, OUT, a, 0, j, blocks, n, p, below, BITS)
+    _blank_lanes(Z, OUT, b, 32 // BITS, j, blocks, n, p, below, BITS)
+    _blank_lanes(Z, OUT, c, 2 * (32 // BITS), j, blocks, n, p, below, BITS)
+    _blank_lanes(Z, OUT, d, 3 * (32 // BITS), j, blocks, n, p, below, BITS)
+
+
+@triton.jit
+def _jitter_lane(Z, OUT, normal, lane: tl.constexpr, j, blocks, n, sigma):
+    at = lane * blocks + j
+    inside = (j < blocks) & (at < n)
+    z = tl.load(Z + at, inside, 0).to(tl.float32)
+    xi = 1 + sigma * normal
+    tl.store(OUT + at, ((xi - 1) * z).to(OUT.dtype.element_ty), inside)
+
+
+@triton.jit
+def _normals(first, second):
+    """Two N(0, 1) by Box and Muller."""
+    radius = tl.sqrt(-2 * tl.log((first.to(tl.float32) + 0.5) * 2.3283064365386963e-10))  # 2⁻³²
+    angle = second.to(tl.float32) * 1.4629180792671596e-09  # 2π · 2⁻³²
+    return radius * tl.cos(angle), radius * tl.sin(angle)
+
+
+@triton.jit(do_not_specialize=["number", "states"])
+def _jitter(Z, OUT, INPUTS, SAMPLES, KEY, number, states, sigma, blocks, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    Z, OUT = Z + row % states * n, OUT + row * n
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    a, b, c, d = _philox(INPUTS, SAMPLES, KEY, number, j)
+    first, second = _normals(a, b)
+    third, fourth = _normals(c, d)
+    _jitter_lane(Z, OUT, first, 0, j, blocks, n, sigma)
+    _jitter_lane(Z, OUT, second, 1, j, blocks, n, sigma)
+    _jitter_lane(Z, OUT, third, 2, j, blocks, n, sigma)
+    _jitter_lane(Z, OUT, fourth, 3, j, blocks, n, sigma)
 
 
 def words(inputs: Tensor, samples: Tensor, key: Tensor, number: int, blocks: int) -> tuple[Tensor, ...]:
@@ -83,4 +144,35 @@ def integers(inputs: Tensor, samples: Tensor, key: Tensor, number: int, n: int, 
     out = torch.empty(len(inputs), n, dtype=kind, device=inputs.device)
     grid = len(inputs), triton.cdiv(blocks, many)
     _integers[grid](out, inputs, samples, key, number, blocks, n, bits, many, num_warps=4)
+    return out
+
+
+def blank(inputs: Tensor, samples: Tensor, key: Tensor, number: int, z: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    """(ξ − p) z for every row, (rows, n) of ``dtype``, with the ξ of `nsm.Bernoulli`, 1 with probability ``p``, else 0.
+
+    ``z`` is (states, n), contiguous; row r has the state r modulo their number.
+    """
+    bits = 8 if (256 * p).is_integer() else 32  # no more than p needs
+    kept = min(max(round(p * 2**bits), 1), 2**bits - 1)
+    n = z.shape[1]
+    blocks = triton.cdiv(n * bits, 128)
+    many = per_program(blocks, _BLOCK)
+    out = torch.empty(len(inputs), n, dtype=dtype, device=z.device)
+    _blank[len(inputs), triton.cdiv(blocks, many)](
+        z, out, inputs, samples, key, number, len(z), p, kept - 2 ** (bits - 1), blocks, n, bits, many, num_warps=4
+    )
+    return out
+
+
+def jitter(
+    inputs: Tensor, samples: Tensor, key: Tensor, number: int, z: Tensor, sigma: float, dtype: torch.dtype
+) -> Tensor:
+    """(ξ − 1) z, as `blank` does it, with the ξ ~ N(1, σ²) of `nsm.Gaussian`."""
+    n = z.shape[1]
+    blocks = triton.cdiv(n, 4)
+    many = per_program(blocks, _BLOCK)
+    out = torch.empty(len(inputs), n, dtype=dtype, device=z.device)
+    _jitter[len(inputs), triton.cdiv(blocks, many)](
+        z, out, inputs, samples, key, number, len(z), sigma, blocks, n, many, num_warps=4, enable_fp_fusion=False
+    )
     return out
