@@ -18,7 +18,7 @@ from nsm.paper.runs import from_rows
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = (  # what matters most; a run that is not here, or whose data are not at hand, must be named
     "pi-mnist-nsm-tuned", "pi-mnist-nsm", "pi-mnist-stnn", "mnist-bnsm", "mnist-gnsm", "mnist-dcnn",
-    "pi-mnist-nsm-flip", "pi-mnist-relu-flip",
+    "pi-mnist-nsm-harder", "pi-mnist-relu-harder",
     "mnist-bnsm-tuned", "mnist-gnsm-tuned", "mnist-dcnn-tuned",
     "mnist-bnsm-ste", "mnist-bd", "mnist-wbd", "mnist-sn", "mnist-bn", "mnist-bnsm-binconcrete",
     "pi-mnist-nsm-convergence", "pi-mnist-stnn-convergence",

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _DROP: dict[str, Any] = {"input_dropout": 0.2}
 _DROP_MORE: dict[str, Any] = {"input_dropout": 0.3}
 _FLIP: dict[str, Any] = {"input_flip": 0.05}
+_LEVEL: dict[str, Any] = {"data": "mnist-grey", "input_level": 0.3}
 _MEAN: dict[str, Any] = {"average_epochs": 20}
 GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
     "pi-mnist": (
@@ -48,6 +49,10 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "flip 0.2 mean": _MEAN | {"input_flip": 0.2},
             "flip 0.1 drop 0.1 mean": _MEAN | {"input_flip": 0.1, "input_dropout": 0.1},
             "flip 0.1 drop 0.2 mean": _MEAN | _DROP | {"input_flip": 0.1},
+            "flip 0.05 level 0.3 mean": _FLIP | _LEVEL | _MEAN,
+            "flip 0.1 level 0.3 mean": _LEVEL | _MEAN | {"input_flip": 0.1},
+            "flip 0.05 level 0.4 mean": _FLIP | _LEVEL | _MEAN | {"input_level": 0.4},
+            "flip 0.05 level 0.3 drop 0.1 mean": _FLIP | _LEVEL | _MEAN | {"input_dropout": 0.1},
             "flip 0.05 mean 50": _FLIP | {"average_epochs": 50},
             "flip 0.05 mean smooth": _FLIP | _MEAN | {"label_smoothing": 0.1},
             "flip 0.05 mean decay": _FLIP | _MEAN | {"beta_decay": 0.03},

@@ -12,7 +12,9 @@ from torch import Generator, nn
 import nsm
 from nsm import checkpoint
 from nsm.batches import Batches
+from nsm.data import Dataset
 from nsm.processes import Interrupted
+from nsm.signs import Binarize, binarize
 from nsm.steps import Step
 from nsm.training import fit, schedule
 from test_steps import cut_after
@@ -45,6 +47,66 @@ def test_a_cut_run_with_every_option_ends_like_one_that_was_not(tmp_path, monkey
             fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / "cut")
     fit(net(), tiny(), recipe, validation=tiny(20, 1), run_dir=tmp_path / "cut", resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def grey(n=37, seed=0):
+    """The digits of `tiny` as grey values, some of them close to ½."""
+    digits = tiny(n, seed)
+    near = torch.randint(256, digits.inputs.shape, generator=torch.Generator().manual_seed(seed))
+    return replace(digits, stored=(digits.inputs * 64 + near / 4 + 96).clamp(0, 255).to(torch.uint8), width=None)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_cut_run_on_grey_inputs_ends_like_one_that_was_not(tmp_path, monkeypatch, seeds):
+    recipe = replace(TINY, seeds=seeds, input_level=0.3, input_flip=0.1, input_dropout=0.1)
+    fit(grey_net(), grey(), recipe, run_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        cut_after(patch, 6)
+        with pytest.raises(Interrupted):
+            fit(grey_net(), grey(), recipe, run_dir=tmp_path / "cut")
+    fit(grey_net(), grey(), recipe, run_dir=tmp_path / "cut", resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def grey_net():
+    return nn.Sequential(Binarize(), *net())
+
+
+def test_levels_of_grey_inputs():
+    """A pixel is +1 if its value is not below a level that all pixels of its input share."""
+    values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(4000, 1, 1, 1)
+    data = Dataset("grey", values, torch.zeros(4000, dtype=torch.int64), ("one", "two"))
+    batches = Batches(data, replace(TINY, input_level=0.3), CPU)
+    x, _ = batches.read(torch.arange(4000), generator=torch.Generator().manual_seed(0))
+    x = x.flatten(1)
+    assert set(x.unique().tolist()) == {-1.0, 1.0}
+    assert bool((x.diff(dim=1) >= 0).all())  # in the order of grey values there is one step
+    expected = ((torch.arange(256) / 255 - 0.2) / 0.6).clamp(0, 1)
+    assert float(((x > 0).float().mean(0) - expected).abs().max()) < 0.05  # of 4,000: beyond 6 standard deviations
+    again, _ = batches.read(torch.arange(4000), generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(again.flatten(1), x)
+
+
+def test_flips_pass_the_threshold_of_grey_inputs():
+    """A network that cuts its inputs itself has the same harder copies as one that reads states."""
+    losses = []
+    for network, data in ((smooth(), tiny()), (nn.Sequential(Binarize(), *smooth()), grey())):
+        recipe = replace(TINY, input_flip=CERTAIN, input_level=0.0 if data.width else 1e-9)
+        losses.append(fit(network, data, recipe).loss)
+    assert torch.equal(binarize(grey().inputs), tiny().inputs)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "message"),
+    [
+        ({"input_level": 0.3}, tiny, "`input_level` to be 0 for inputs that are not grey, but got states"),
+        ({"input_flip": 0.1}, grey, "`input_flip` to be 0 for inputs that are not ±1"),
+    ],
+)
+def test_inputs_of_the_wrong_kind(changes, data, message):
+    with pytest.raises(ValueError, match=message):
+        fit(grey_net(), data(), replace(TINY, **changes))
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

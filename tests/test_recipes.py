@@ -69,7 +69,7 @@ def test_the_settings_of_the_paper():
         assert (recipe.epochs, recipe.batch_size, recipe.lr) == (200, 100, 3e-4)
     assert (CIFAR10_CNN.schedule, CIFAR10_CNN.schedule_epochs) == ("linear", 100)
     assert {recipe.data for _, recipe in RECIPES.values()} == {
-        "mnist", "emnist-letters", "nmnist", "cifar10", "cifar100", "dvsgesture",
+        "mnist", "mnist-grey", "emnist-letters", "nmnist", "cifar10", "cifar100", "dvsgesture",
     }  # fmt: skip
     assert {recipe.data for _, recipe in RECIPES.values()} <= set(names())
     with pytest.raises(ValueError, match="did you mean 'pi-mnist'"):

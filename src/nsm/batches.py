@@ -20,6 +20,7 @@ from torch.utils import data
 
 from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
 from nsm.recipes import Recipe
+from nsm.signs import binarize
 
 Batch = tuple[tuple[Tensor, ...], int]  # what stands for it, and its size in all processes together
 
@@ -130,6 +131,9 @@ class Batches:
                 images = random_shift(images, 2, fill=fill, generator=generator)
             case "crop-flip":
                 images = random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
+        if reach := self.recipe.input_level:
+            chance = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
+            images, fill = binarize(images - reach * (2 * chance - 1)), -1.0
         dropped, swapped = self.recipe.input_dropout, self.recipe.input_swap
         if dropped or swapped:
             chance = torch.rand(images.shape, generator=generator, device=images.device)
@@ -146,6 +150,12 @@ class Batches:
     def check(self, model: nn.Module) -> None:
         """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
         inputs, labels = next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
+        recipe, states = self.recipe, bool((inputs.abs() == 1).all())
+        if recipe.input_level and (states or inputs.dim() != 4 or inputs.shape[1] != 1):
+            kind = "states" if states else f"inputs of {tuple(inputs.shape[1:])}"
+            raise ValueError(f"Expected argument `input_level` to be 0 for inputs that are not grey, but got {kind}")
+        if recipe.input_flip and not (states or recipe.input_level):
+            raise ValueError("Expected argument `input_flip` to be 0 for inputs that are not ±1, but got others")
         if not inputs.is_floating_point() or not inputs.isfinite().all():
             bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
             raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")

@@ -4,11 +4,11 @@ import math
 
 from torch import Tensor, nn
 
-from nsm.estimators import Estimator, sgn
+from nsm.estimators import Estimator, StraightThrough
 
 
 def binarize(x: Tensor, threshold: float = 0.5) -> Tensor:
-    """+1 where x ≥ threshold, else −1.
+    """+1 where x ≥ threshold, else −1; gradients pass as if it were not there.
 
     >>> import torch
     >>> binarize(torch.tensor([0.0, 0.49, 0.5, 1.0]))
@@ -17,7 +17,7 @@ def binarize(x: Tensor, threshold: float = 0.5) -> Tensor:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"Expected argument `x` to be a floating-point tensor, but got {kind}")
-    return sgn(x - threshold)
+    return StraightThrough()(x, lambda: x - threshold)
 
 
 class Binarize(nn.Module):

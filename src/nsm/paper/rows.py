@@ -55,7 +55,7 @@ def _table1() -> list[Row]:
         )  # fmt: skip
 
     additive, rectifier = replace(PI_MNIST, unit="additive"), replace(PI_MNIST, unit="dCNN")
-    flipped = replace(recipes.PI_MNIST_FLIP, unit="dCNN")
+    harder = replace(recipes.PI_MNIST_HARDER, unit="dCNN")
     return [
         row("NSM", 1.36, "pi-mnist-nsm", PI_MNIST),
         row("StNN", 1.47, "pi-mnist-stnn", replace(PI_MNIST, unit="StNN")),
@@ -64,11 +64,11 @@ def _table1() -> list[Row]:
         row("NSM scaled (output layer too)", None, "pi-mnist-nsm", PI_MNIST, "output too", own=True),
         row("NSM scaled (each row by its own factor)", None, "pi-mnist-nsm", PI_MNIST, "rows", own=True),
         row("NSM, tuned", 1.36, "pi-mnist-nsm-tuned", recipes.PI_MNIST_TUNED, own=True),
-        row("NSM, flipped inputs", 1.36, "pi-mnist-nsm-flip", recipes.PI_MNIST_FLIP, own=True),
+        row("NSM, harder inputs", 1.36, "pi-mnist-nsm-harder", recipes.PI_MNIST_HARDER, own=True),
         row("NSM, synapse noise", None, "pi-mnist-nsm-synapse", _synapse(PI_MNIST), own=True),
         row("additive noise", None, "pi-mnist-additive", additive, own=True),
         row("ReLU network", None, "pi-mnist-relu", rectifier, own=True),
-        row("ReLU network, flipped inputs", None, "pi-mnist-relu-flip", flipped, own=True),
+        row("ReLU network, harder inputs", None, "pi-mnist-relu-harder", harder, own=True),
     ]
 
 
