@@ -11,7 +11,7 @@ import torch
 import nsm
 from nsm.bench import __main__ as program
 from nsm.bench import blankout, checks, inference, kernels, learning, peers, probes, scaling, works
-from nsm.bench.timing import Contender, Timing, Wrong, interleave, quartiles, race
+from nsm.bench.timing import Contender, Race, Timing, Wrong, interleave, quartiles, race
 from nsm.kernels import fire_cpu
 from nsm.networks import bnsm, mnist_cnn, relu
 
@@ -269,7 +269,7 @@ def test_whole_runs(monkeypatch):
 @pytest.mark.skipif(not fire_cpu.ready(), reason="C cannot be compiled here")
 def test_a_kernel_raced(monkeypatch):
     monkeypatch.setattr(kernels, "UNITS", (300, 64))
-    monkeypatch.setattr(torch, "compile", lambda function: function)  # which takes its time
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # which takes its time
     found = kernels.kernel_race("cpu", "fire", rounds=1)
     assert set(found.best) == {"kernel", "compiled"}
     monkeypatch.setattr(kernels, "_fire", lambda x, k, c: kernels.fired(x, k, c - 0.3))
@@ -279,7 +279,33 @@ def test_a_kernel_raced(monkeypatch):
 
 def test_the_numbers_of_the_reference_are_the_definition():
     source = kernels._source(20, "cpu")
-    assert torch.equal(kernels.counted(source.inputs, source.samples, 21), source.integers((20, 21), torch.int16))
+    found = kernels.counted(kernels._blocks(source, 42), source.inputs, source.samples, 21)
+    assert torch.equal(found, source.integers((20, 21), torch.int16))
+
+
+@pytest.mark.parametrize("noise", [nsm.Bernoulli(0.5), nsm.Gaussian()], ids=str)
+def test_the_noise_of_the_reference_is_that_of_the_kernel(noise, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(kernels, "STATES", (20, 333))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    kernel, reference, check = kernels._noisy("cpu", noise)
+    check(kernel(), reference())
+    assert abs(float(kernel().float().std()) - noise.variance**0.5) < 0.05
+
+
+def test_one_kernel_that_fails_leaves_the_others_their_rows(monkeypatch):
+    """It alone has a reason."""
+
+    def raced(device, case, rounds):
+        if case == "fire":
+            raise RuntimeError("not on this card\n\nat all")
+        return Race({side: (side, Timing((1.0, 1.0))) for side in ("kernel", "compiled")}, [])
+
+    monkeypatch.setattr(works, "kernel_race", raced)
+    failed, *others = works.measure("cpu", "kernels", True, [])
+    assert (failed["ratio"], failed["met"]) == (None, False)
+    assert failed["reason"] == "RuntimeError: not on this card: at all"
+    assert [row["ratio"] for row in others] == [1.0] * (len(kernels.cases("cpu")) - 1)
 
 
 def test_pictures_for_the_cifar_network():

@@ -1,7 +1,8 @@
 """The work of the kernels: each against the same arithmetic as torch compiles it.
 
 A kernel that is not 1.2 times as fast has no reason to be there. Those of learning go from a layer's product to its
-states and back; the reference is what `nsm.functional` and `nsm.estimators` say.
+states and back; the reference is what `nsm.functional` and `nsm.estimators` say, compiled as a step of learning is:
+with torch's own random numbers.
 """
 
 from collections.abc import Callable
@@ -26,9 +27,11 @@ from nsm.kernels import bits, operations
 from nsm.layers import NSMConv2d, NSMLayer
 from nsm.noise import Bernoulli, Gaussian
 from nsm.sampling import predict
+from nsm.steps import COMPILE
 
 UNITS = (100 * 32 * 32, 96)  # rows and units of a layer of the CIFAR network
 PICTURES = (100, 24, 24, 32)  # the first layer of the MNIST CNN
+STATES = (1000, 32 * 32 * 96)  # rows and states of a layer of the CIFAR network
 CHANCES = {"1/2": 0.5, "1/4": 0.25, "0.1": 0.1}
 
 Way = Callable[[], Any]
@@ -93,7 +96,7 @@ def _there_and_back(
     states: Callable[..., Tensor], given: tuple[Tensor, ...], leaves: tuple[Tensor, ...], g: Tensor
 ) -> Way:
     """Forward and backward, as part of what torch compiles."""
-    compiled: Any = torch.compile(states)
+    compiled: Any = torch.compile(states, **COMPILE)
 
     def run() -> tuple[Tensor, ...]:
         z = compiled(*given)
@@ -153,13 +156,15 @@ def _windows(device: str, what: Literal["fire", "threshold"]) -> Case:
 def _blank(device: str) -> Case:
     z = (2 * torch.randint(2, UNITS, device=device) - 1).to(_dtype(device))
     noise = Bernoulli(0.5)
-    compiled: Any = torch.compile(lambda z: ((noise.sample(z.shape, device=z.device) - noise.mean) * z).to(z.dtype))
+    compiled: Any = torch.compile(
+        lambda z: ((noise.sample(z.shape, device=z.device) - noise.mean) * z).to(z.dtype), **COMPILE
+    )
 
     def check(found: Tensor, expected: Tensor) -> None:
         for blanked in (found, expected):
             _same_rate(2 * blanked * z, torch.zeros_like(z))
 
-    kernel: Any = torch.compile(lambda z: operations.blank(z, 0.5, operations.new_key(z.device)))
+    kernel: Any = torch.compile(lambda z: operations.blank(z, 0.5, operations.new_key(z.device)), **COMPILE)
     return lambda: kernel(z), lambda: compiled(z), check
 
 
@@ -238,23 +243,29 @@ def _source(rows: int, device: str) -> philox.Keyed:
     return philox.Keyed(7, torch.arange(rows, device=device) % 10, torch.arange(rows, device=device) // 10)
 
 
-def counted(inputs: Tensor, samples: Tensor, n: int, kind: torch.dtype = torch.int16) -> Tensor:
-    """``n`` integers of a kind for each row, as `nsm.philox.Keyed` defines them."""
-    return torch.stack(philox.cut(_words(inputs, samples, n * kind.itemsize), kind), 1).flatten(1)[:, :n]
+def counted(element: Tensor, inputs: Tensor, samples: Tensor, n: int, kind: torch.dtype = torch.int16) -> Tensor:
+    """``n`` integers of a kind for each row, as `nsm.philox.Keyed` defines them, from the numbers of their blocks.
+
+    Those are given: of a range that inductor makes itself it thinks that 32 bits hold all products.
+    """
+    return torch.stack(philox.cut(_words(element, inputs, samples), kind), 1).flatten(1)[:, :n]
 
 
-def _words(inputs: Tensor, samples: Tensor, many: int) -> philox.Words:
-    """Words with at least ``many`` bytes for each row."""
-    element = torch.arange(-(-many // 16), device=inputs.device)
+def _words(element: Tensor, inputs: Tensor, samples: Tensor) -> philox.Words:
     return philox.philox((element, inputs[:, None], samples[:, None], torch.zeros_like(element)), (7, 0))
+
+
+def _blocks(source: philox.Keyed, many: int) -> Tensor:
+    """The numbers of the blocks that have ``many`` bytes."""
+    return torch.arange(-(-many // 16), device=source.inputs.device)
 
 
 def _counters(device: str) -> Case:
     rows, n = 10_000, 4608  # the states of the first layer of the MNIST CNN
     source = _source(rows, device)
     kernel: Any = import_module("nsm.kernels.counters")
-    given = source.counters
-    compiled: Any = torch.compile(counted)
+    given, blocks = source.counters, _blocks(source, 2 * n)
+    compiled: Any = torch.compile(counted, dynamic=False)
 
     def check(found: Tensor, expected: Tensor) -> None:
         if not torch.equal(found, expected):
@@ -262,35 +273,36 @@ def _counters(device: str) -> Case:
 
     return (
         lambda: kernel.integers(*given, 0, n, torch.int16),
-        lambda: compiled(source.inputs, source.samples, n),
+        lambda: compiled(blocks, source.inputs, source.samples, n),
         check,
     )
 
 
 def _noisy(device: str, noise: Bernoulli | Gaussian) -> Case:
     """Noise on the states of ten samples of an input: a layer of the CIFAR network."""
-    rows, n = 1000, 32 * 32 * 96
+    rows, n = STATES
     source, kernel = _source(rows, device), import_module("nsm.kernels.counters")
     z = (2 * torch.randint(2, (rows // 10, n), device=device) - 1).to(torch.bfloat16)
+    blocks = _blocks(source, n if isinstance(noise, Bernoulli) else 4 * n)
 
-    def plain(z: Tensor) -> Tensor:
+    def plain(z: Tensor, blocks: Tensor) -> Tensor:
         if isinstance(noise, Bernoulli):
-            drawn = counted(source.inputs, source.samples, n, torch.int8)
+            drawn = counted(blocks, source.inputs, source.samples, n, torch.int8)
             xi = (drawn < round(256 * noise.p) - 128).float()
         else:
-            a, b, c, d = _words(source.inputs, source.samples, 4 * n)
+            a, b, c, d = _words(blocks, source.inputs, source.samples)
             normal = torch.stack([*philox.normals(a, b), *philox.normals(c, d)], 1).flatten(1)[:, :n]
             xi = 1 + noise.sigma * normal
         return ((xi - noise.mean).unflatten(0, (10, -1)) * z).flatten(0, 1).to(z.dtype)
 
-    compiled: Any = torch.compile(plain)
+    compiled: Any = torch.compile(plain, dynamic=False)
 
     def check(found: Tensor, expected: Tensor) -> None:  # but for the rounding of logarithms and cosines
         checks.close(found, expected, 1e-2, "noisy states")
 
     if isinstance(noise, Bernoulli):
-        return lambda: kernel.blank(*source.counters, 0, z, noise.p, z.dtype), lambda: compiled(z), check
-    return lambda: kernel.jitter(*source.counters, 0, z, noise.sigma, z.dtype), lambda: compiled(z), check
+        return lambda: kernel.blank(*source.counters, 0, z, noise.p, z.dtype), lambda: compiled(z, blocks), check
+    return lambda: kernel.jitter(*source.counters, 0, z, noise.sigma, z.dtype), lambda: compiled(z, blocks), check
 
 
 def _toss(device: str) -> Case:
@@ -300,20 +312,21 @@ def _toss(device: str) -> Case:
     k, c = 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
     inputs, samples, key = source.counters
     counters = kernel.Rows(inputs, samples, key, 0)
+    blocks = _blocks(source, 2 * height * width * units // 4)
 
-    def plain(x: Tensor) -> Tensor:
+    def plain(x: Tensor, blocks: Tensor) -> Tensor:
         e = functional.pooled(functional.erf(k * x + c).movedim(-1, 1), pool).movedim(1, -1)
-        r = counted(source.inputs, source.samples, e[0].numel()).reshape(e.shape)
+        r = counted(blocks, source.inputs, source.samples, e[0].numel()).reshape(e.shape)
         return sgn(2**15 * e - (r + 0.5)).to(x.dtype)
 
-    compiled: Any = torch.compile(plain)
+    compiled: Any = torch.compile(plain, dynamic=False)
 
     def check(found: Tensor, expected: Tensor) -> None:  # but for a rounding at a threshold
         apart = float((found != expected).float().mean())
         if not apart < 1e-4:
             raise Wrong(f"Expected the states of the definition, but {apart:.2%} are others")
 
-    return lambda: kernel.fire(x, k, c, pool, counters, torch.bfloat16), lambda: compiled(x), check
+    return lambda: kernel.fire(x, k, c, pool, counters, torch.bfloat16), lambda: compiled(x, blocks), check
 
 
 def _blankout(device: str, p: float) -> Case:

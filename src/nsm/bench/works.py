@@ -14,8 +14,11 @@ from nsm.bench.goals import goals, works
 from nsm.bench.kernels import kernel_race
 from nsm.bench.timing import Race, Timing, Wrong
 
-Cases = dict[str, dict[str, Any]]  # case → what was measured of it
+Cases = dict[str, dict[str, Any] | Exception]  # case → what was measured of it, or why nothing was
 Found = tuple[Cases, list[dict[str, Any]]]  # and all that was tried on the way
+
+
+FAILURES = (Wrong, Absent, RuntimeError)
 
 
 def run(only: Sequence[str] = (), *, quick: bool = False, say: Callable[[dict[str, Any]], object] = print) -> dict:
@@ -46,19 +49,23 @@ def device_here() -> str:
 def measure(device: str, work: str, quick: bool, tried: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows of one work; what is wrong or absent has its reason in place of a time."""
     cases: Cases = {}
-    reason, wrong = None, False
+    failed: Exception | None = None
     try:
         cases, ways = WORKS[work](device, quick)
         tried += [{"work": work, **way} for way in ways]
-    except Wrong as found:
-        reason, wrong = str(found), True
-    except Absent as found:
-        reason = str(found)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason, wrong = ": ".join([type(error).__name__, *dict.fromkeys(lines[:1] + lines[-1:])]), True
+    except FAILURES as found:
+        failed = found
     for goal in goals(device, work):
-        yield goal.row(cases.get(goal.case), reason, wrong)
+        found = cases.get(goal.case, failed)
+        yield goal.row(None, *_why(found)) if isinstance(found, Exception) else goal.row(found, None)
+
+
+def _why(failed: Exception) -> tuple[str, bool]:
+    """In words, and whether it is a wrong result."""
+    if isinstance(failed, Wrong | Absent):
+        return str(failed), isinstance(failed, Wrong)
+    lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
+    return ": ".join([type(failed).__name__, *dict.fromkeys(lines[:1] + lines[-1:])]), True
 
 
 def compared(found: Race, side: str, peer: str) -> dict[str, Any]:
@@ -151,11 +158,16 @@ def _blankout(device: str, quick: bool) -> Found:
 
 
 def _kernels(device: str, quick: bool) -> Found:
-    cases, tried = {}, []
+    cases: Cases = {}
+    tried = []
     for goal in goals(device, "kernels"):
-        found = kernel_race(device, goal.case, 3 if quick else 15)
-        cases[goal.case] = compared(found, "kernel", "compiled")
-        tried += found.tried
+        try:
+            found = kernel_race(device, goal.case, 3 if quick else 15)
+        except FAILURES as failed:
+            cases[goal.case] = failed
+        else:
+            cases[goal.case] = compared(found, "kernel", "compiled")
+            tried += found.tried
     return cases, tried
 
 

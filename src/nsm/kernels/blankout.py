@@ -14,6 +14,8 @@ words are those of the four inputs.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 # pyright: reportOperatorIssue=false
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -22,17 +24,21 @@ from torch.nn.functional import pad
 
 from nsm.kernels.operations import operation, side_by_side
 
-DIGITS = 32  # of p, at most
+DIGITS, MOST = 16, 31  # of p: from the first on in which it, or 1 − p, has a 1; and in all
+FEW = tl.constexpr(4)  # that a loop is unrolled for
 FOURS, UNITS = 8, 128  # of a tile: four inputs for each warp, which share the weights in their cache
 
 
 def digits(p: float) -> tuple[int, int]:
-    """The binary digits of p as an integer, and how many they are: p rounded to 2⁻³², without trailing zeros.
+    """The binary digits of p as an integer, and how many they are.
 
-    >>> digits(0.5), digits(0.75)
-    ((1, 1), (3, 2))
+    That is p rounded to 2⁻¹⁶ of itself, and of 1 − p, or to 2⁻³¹.
+
+    >>> digits(0.5), digits(0.75), digits(0.1)
+    ((1, 1), (3, 2), (52429, 19))
     """
-    value, count = min(max(round(p * 2**DIGITS), 1), 2**DIGITS - 1), DIGITS
+    count = min(DIGITS - math.frexp(min(p, 1 - p))[1], MOST)
+    value = min(max(round(p * 2**count), 1), 2**count - 1)
     while value % 2 == 0:
         value, count = value // 2, count - 1
     return value, count
@@ -43,12 +49,19 @@ def _words(key, block, unit, four, VALUE: tl.constexpr, COUNT: tl.constexpr):
     """A word of 32 ξ for each of four inputs and each unit: the connections 32 block … 32 block + 31."""
     zero = tl.zeros_like(unit + four)
     r0, r1, r2, r3 = zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32)
-    for d in tl.static_range(COUNT):  # from the last digit to the first
-        u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
-        if (VALUE >> d) & 1:
-            r0, r1, r2, r3 = u0 | r0, u1 | r1, u2 | r2, u3 | r3
-        else:
-            r0, r1, r2, r3 = u0 & r0, u1 & r1, u2 & r2, u3 & r3
+    if COUNT <= FEW:
+        for d in tl.static_range(COUNT):  # from the last digit to the first
+            u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
+            if (VALUE >> d) & 1:
+                r0, r1, r2, r3 = u0 | r0, u1 | r1, u2 | r2, u3 | r3
+            else:
+                r0, r1, r2, r3 = u0 & r0, u1 & r1, u2 & r2, u3 & r3
+    else:
+        for d in range(COUNT):
+            u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
+            one = ((VALUE >> d) & 1) != 0
+            r0, r1 = tl.where(one, u0 | r0, u0 & r0), tl.where(one, u1 | r1, u1 & r1)
+            r2, r3 = tl.where(one, u2 | r2, u2 & r2), tl.where(one, u3 | r3, u3 & r3)
     return r0, r1, r2, r3
 
 

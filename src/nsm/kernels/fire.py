@@ -82,10 +82,11 @@ def _fire(X, K, C, KEY, Z, rows, units, apart, BG: tl.constexpr):
 @triton.jit
 def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
     i, member = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
-    inside, at, unit = i < size, member * size + i, member * UNITS + i % UNITS
-    x, y = tl.load(X + at, inside, 0).to(tl.float32), tl.load(Y + at, inside, 0).to(tl.float32)
+    X, Y, Z, A, B = X + member * size, Y + member * size, Z + member * size, A + member * UNITS, B + member * UNITS
+    inside, unit = i < size, i % UNITS
+    x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
     u = x * tl.load(A + unit, inside, 0) + tl.load(B + unit, inside, 0) + y
-    tl.store(Z + at, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
+    tl.store(Z + i, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
 
 
 @triton.jit
