@@ -24,15 +24,14 @@ def slug(hardware: str) -> str:
 def duration(seconds: float | None) -> str:
     """A time in a unit that suits it.
 
-    >>> duration(2.5), duration(0.0123), duration(4e-5), duration(None)
-    ('2.50 s', '12.3 ms', '40.0 µs', '–')
+    >>> duration(2.5), duration(0.0123), duration(4e-5), duration(0.0009998), duration(None)
+    ('2.50 s', '12.3 ms', '40.0 µs', '1.00 ms', '–')
     """
     if seconds is None:
         return "–"
-    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1 or unit == "µs":
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor >= 100 else f"{seconds * factor:#.3g} {unit}"
-    raise AssertionError
+    rounded = float(f"{seconds:.3g}")
+    unit, factor = ("s", 1) if rounded >= 1 else ("ms", 1e3) if rounded >= 1e-3 else ("µs", 1e6)
+    return f"{rounded * factor:#.3g} {unit}".replace(". ", " ")
 
 
 def cells(row: Row) -> dict[str, str]:
