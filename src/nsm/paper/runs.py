@@ -34,7 +34,7 @@ from nsm.training import fit
 #: Networks whose weights are scaled after training, under the names they are shown with.
 SCALED = {
     "NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu",
-    "additive noise": "pi-mnist-additive",
+    "additive noise": "pi-mnist-additive", "NSM, harder inputs": "pi-mnist-nsm-harder",
 }  # fmt: skip
 PART = "part.json"  # in the folder of a part, once it is finished
 _MACHINE = (  # fields of a recipe that say how it is computed, not what
