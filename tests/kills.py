@@ -33,7 +33,7 @@ def kill_and_resume(kills: int, work: Path, seed: int = 0) -> dict[str, int]:
     whole, moments = work / "whole", random.Random(seed)
     # Forked from a process that has loaded torch but not used it: a copy of OpenMP's threads would hang.
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["kills"])
+    server.set_forkserver_preload(["nsm.training"])
     life(whole)
     counts = {"kills": 0, "in the middle of a write": 0, "before the first checkpoint": 0, "runs": 0, "steps": 0}
     while counts["kills"] < kills:
