@@ -100,8 +100,8 @@ def test_flips_pass_the_threshold_of_grey_inputs():
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({"input_level": 0.3}, tiny, "`input_level` to be 0 for inputs that are not grey, but got states"),
-        ({"input_flip": 0.1}, grey, "`input_flip` to be 0 for inputs that are not ±1"),
+        ({"input_level": 0.3}, tiny, "`input_level` to be 0 for inputs that are ±1, not grey, but got 0.3"),
+        ({"input_flip": 0.1}, grey, "`input_flip` to be 0 for inputs that are not ±1, but got 0.1"),
     ],
 )
 def test_inputs_of_the_wrong_kind(changes, data, message):

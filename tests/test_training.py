@@ -397,6 +397,7 @@ def test_bad_data():
     bad[3] = float("nan")
     for data, message in (
         (TensorDataset(bad, y), "Expected inputs to be finite floating-point numbers, but got 32 that are not"),
+        (TensorDataset(x > 0, y), "Expected inputs to be finite floating-point numbers, but got torch.bool"),
         (TensorDataset(x.long(), y), "floating-point numbers, but got torch.int64"),
         (TensorDataset(x, y + 1), "Expected labels in 0 to 1, as the model has outputs, but got 1 to 2"),
         (TensorDataset(x, y.float()), "Expected labels to be integers"),

@@ -150,15 +150,20 @@ class Batches:
     def check(self, model: nn.Module) -> None:
         """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
         inputs, labels = next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
-        recipe, states = self.recipe, bool((inputs.abs() == 1).all())
-        if recipe.input_level and (states or inputs.dim() != 4 or inputs.shape[1] != 1):
-            kind = "states" if states else f"inputs of {tuple(inputs.shape[1:])}"
-            raise ValueError(f"Expected argument `input_level` to be 0 for inputs that are not grey, but got {kind}")
-        if recipe.input_flip and not (states or recipe.input_level):
-            raise ValueError("Expected argument `input_flip` to be 0 for inputs that are not ±1, but got others")
         if not inputs.is_floating_point() or not inputs.isfinite().all():
             bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
             raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
+        recipe, states = self.recipe, bool((inputs.abs() == 1).all())
+        if recipe.input_level and (states or inputs.dim() != 4 or inputs.shape[1] != 1):
+            kind = "±1" if states else f"of shape {tuple(inputs.shape[1:])}"
+            raise ValueError(
+                f"Expected argument `input_level` to be 0 for inputs that are {kind}, not grey, "
+                f"but got {recipe.input_level}"
+            )
+        if recipe.input_flip and not (states or recipe.input_level):
+            raise ValueError(
+                f"Expected argument `input_flip` to be 0 for inputs that are not ±1, but got {recipe.input_flip}"
+            )
         if labels.is_floating_point() or labels.dim() != 1:
             kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise DataError(f"Expected labels to be integers, one for each input, but got {kind}")

@@ -88,11 +88,15 @@ class Bernoulli(Noise):
 
     def sample(self, shape, *, generator=None, device=None, dtype=None) -> Tensor:
         """1 with probability p, else 0."""
-        kind = torch.int8 if (256 * self.p).is_integer() else torch.int32  # no more random bits than p needs
+        kind, bound = self.bound
+        return (integers(shape, kind, generator, device) < bound).to(dtype or torch.get_default_dtype())
+
+    @property
+    def bound(self) -> tuple[torch.dtype, int]:
+        """Random integers of a kind, with no more bits than p needs, and the bound that a share p of them is below."""
+        kind = torch.int8 if (256 * self.p).is_integer() else torch.int32
         levels = 256**kind.itemsize
-        kept = min(max(round(self.p * levels), 1), levels - 1)
-        drawn = integers(shape, kind, generator, device)
-        return (drawn < kept - levels // 2).to(dtype or torch.get_default_dtype())
+        return kind, min(max(round(self.p * levels), 1), levels - 1) - levels // 2
 
 
 @dataclass(frozen=True)

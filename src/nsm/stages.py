@@ -299,7 +299,7 @@ def _noisy_rows(z: Tensor, noise: Noise, dtype: torch.dtype) -> Tensor | None:
     if source is None or not source.kernel or z.dtype == torch.float64:
         return None
     if type(noise) is Bernoulli:
-        return source.kernel.blank(*source.counters, source.next(), z.contiguous(), noise.p, dtype)
+        return source.kernel.blank(*source.counters, source.next(), z.contiguous(), noise.p, noise.bound, dtype)
     if type(noise) is Gaussian:
         return source.kernel.jitter(*source.counters, source.next(), z.contiguous(), noise.sigma, dtype)
     return None

@@ -62,8 +62,11 @@ def test_noise_on_states(sources, noise: Bernoulli | Gaussian, n, dtype, device)
     one, other = sources(device)
     z = (2 * torch.randint(2, (2, n), generator=torch.Generator().manual_seed(n)) - 1).float()
     for _ in range(2):
-        how: Any = (counters.blank, noise.p) if isinstance(noise, Bernoulli) else (counters.jitter, noise.sigma)
-        found = how[0](*one.counters, one.next(), z.to(device), how[1], dtype)
+        given: Any = (*one.counters, one.next(), z.to(device))
+        if isinstance(noise, Bernoulli):
+            found = counters.blank(*given, noise.p, noise.bound, dtype)
+        else:
+            found = counters.jitter(*given, noise.sigma, dtype)
         with keyed(other):
             xi = noise.sample((4, n), dtype=torch.float32)
         expected = ((xi - noise.mean) * z.repeat(2, 1)).to(dtype)

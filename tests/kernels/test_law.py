@@ -205,7 +205,7 @@ def test_keyed_noise_on_states(device):
     name, n = device
     source, z = keyed(n // UNITS, name), torch.ones(7, UNITS, device=name)
     for p in (0.25, 0.1):
-        blanked = counters.blank(*source.counters, source.next(), z, p, torch.float32)
+        blanked = counters.blank(*source.counters, source.next(), z, p, Bernoulli(p).bound, torch.float32)
         check_states(torch.where(blanked > 0, 1.0, -1.0), torch.full((UNITS,), p, dtype=torch.float64))
         torch.testing.assert_close(blanked.unique().cpu(), torch.tensor([-p, 1 - p]))
     p = torch.linspace(0.1, 0.9, UNITS, dtype=torch.float64)

@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 from nsm.kernels import counters, fire, pool, toss
+from nsm.noise import Bernoulli
 from nsm.philox import Keyed
 from twins import problem
 
@@ -79,7 +80,7 @@ def test_predicting(elements, grids):
     toss.draw(x, 3, keyed, torch.bfloat16)
     counters.words(row, row, keyed.key, 0, elements)
     counters.integers(row, row, keyed.key, 0, elements, torch.int32)
-    counters.blank(row, row, keyed.key, 0, meta(1, elements), 0.1, torch.bfloat16)
+    counters.blank(row, row, keyed.key, 0, meta(1, elements), 0.1, Bernoulli(0.1).bound, torch.bfloat16)
     counters.jitter(row, row, keyed.key, 0, meta(1, elements), 0.1, torch.bfloat16)
     check(grids, 7)
 
@@ -98,7 +99,7 @@ def test_fewer_and_larger_programs_draw_the_same(monkeypatch):
         states = toss.fire(picture, k, c, (1, 1), rows, x.dtype), toss.draw(e, 1, rows, x.dtype)
         numbers = counters.integers(*source.counters, 0, 1100, torch.int32), *counters.words(*source.counters, 0, 300)
         given = *source.counters, 0, x.nan_to_num()
-        noisy = counters.blank(*given, 0.5, x.dtype), counters.jitter(*given, 0.5, x.dtype)
+        noisy = counters.blank(*given, 0.5, Bernoulli(0.5).bound, x.dtype), counters.jitter(*given, 0.5, x.dtype)
         found.append((z, e, *states, *numbers, *noisy))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))

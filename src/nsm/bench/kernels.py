@@ -287,8 +287,8 @@ def _noisy(device: str, noise: Bernoulli | Gaussian) -> Case:
 
     def plain(z: Tensor, blocks: Tensor) -> Tensor:
         if isinstance(noise, Bernoulli):
-            drawn = counted(blocks, source.inputs, source.samples, n, torch.int8)
-            xi = (drawn < round(256 * noise.p) - 128).float()
+            kind, bound = noise.bound
+            xi = (counted(blocks, source.inputs, source.samples, n, kind) < bound).float()
         else:
             a, b, c, d = _words(blocks, source.inputs, source.samples)
             normal = torch.stack([*philox.normals(a, b), *philox.normals(c, d)], 1).flatten(1)[:, :n]
@@ -300,9 +300,12 @@ def _noisy(device: str, noise: Bernoulli | Gaussian) -> Case:
     def check(found: Tensor, expected: Tensor) -> None:  # but for the rounding of logarithms and cosines
         checks.close(found, expected, 1e-2, "noisy states")
 
-    if isinstance(noise, Bernoulli):
-        return lambda: kernel.blank(*source.counters, 0, z, noise.p, z.dtype), lambda: compiled(z, blocks), check
-    return lambda: kernel.jitter(*source.counters, 0, z, noise.sigma, z.dtype), lambda: compiled(z, blocks), check
+    def ours() -> Tensor:
+        if isinstance(noise, Bernoulli):
+            return kernel.blank(*source.counters, 0, z, noise.p, noise.bound, z.dtype)
+        return kernel.jitter(*source.counters, 0, z, noise.sigma, z.dtype)
+
+    return ours, lambda: compiled(z, blocks), check
 
 
 def _toss(device: str) -> Case:

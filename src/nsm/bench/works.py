@@ -16,8 +16,6 @@ from nsm.bench.timing import Race, Timing, Wrong
 
 Cases = dict[str, dict[str, Any] | Exception]  # case → what was measured of it, or why nothing was
 Found = tuple[Cases, list[dict[str, Any]]]  # and all that was tried on the way
-
-
 FAILURES = (Wrong, Absent, RuntimeError)
 
 

@@ -25,7 +25,6 @@ from torch.nn.functional import pad
 from nsm.kernels.operations import operation, side_by_side
 
 DIGITS, MOST = 16, 31  # of p: from the first on in which it, or 1 − p, has a 1; and in all
-FEW = tl.constexpr(4)  # that a loop is unrolled for
 FOURS, UNITS = 8, 128  # of a tile: four inputs for each warp, which share the weights in their cache
 
 
@@ -49,19 +48,11 @@ def _words(key, block, unit, four, VALUE: tl.constexpr, COUNT: tl.constexpr):
     """A word of 32 ξ for each of four inputs and each unit: the connections 32 block … 32 block + 31."""
     zero = tl.zeros_like(unit + four)
     r0, r1, r2, r3 = zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32), zero.to(tl.uint32)
-    if COUNT <= FEW:
-        for d in tl.static_range(COUNT):  # from the last digit to the first
-            u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
-            if (VALUE >> d) & 1:
-                r0, r1, r2, r3 = u0 | r0, u1 | r1, u2 | r2, u3 | r3
-            else:
-                r0, r1, r2, r3 = u0 & r0, u1 & r1, u2 & r2, u3 & r3
-    else:
-        for d in range(COUNT):
-            u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
-            one = ((VALUE >> d) & 1) != 0
-            r0, r1 = tl.where(one, u0 | r0, u0 & r0), tl.where(one, u1 | r1, u1 & r1)
-            r2, r3 = tl.where(one, u2 | r2, u2 & r2), tl.where(one, u3 | r3, u3 & r3)
+    for d in range(COUNT):  # from the last digit to the first
+        u0, u1, u2, u3 = tl.philox(key, zero + (block * COUNT + d), zero + unit, zero + four, zero)
+        one = ((VALUE >> d) & 1) != 0
+        r0, r1 = tl.where(one, u0 | r0, u0 & r0), tl.where(one, u1 | r1, u1 & r1)
+        r2, r3 = tl.where(one, u2 | r2, u2 & r2), tl.where(one, u3 | r3, u3 & r3)
     return r0, r1, r2, r3
 
 

@@ -147,20 +147,28 @@ def integers(inputs: Tensor, samples: Tensor, key: Tensor, number: int, n: int, 
     return out
 
 
-def blank(inputs: Tensor, samples: Tensor, key: Tensor, number: int, z: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """(ξ − p) z for every row, (rows, n) of ``dtype``, with the ξ of `nsm.Bernoulli`, 1 with probability ``p``, else 0.
+def blank(
+    inputs: Tensor,
+    samples: Tensor,
+    key: Tensor,
+    number: int,
+    z: Tensor,
+    p: float,
+    bound: tuple[torch.dtype, int],
+    dtype: torch.dtype,
+) -> Tensor:
+    """(ξ − p) z for every row, (rows, n) of ``dtype``, with ξ = 1 where an integer is below its ``bound``, else 0.
 
-    ``z`` is (states, n), contiguous; row r has the state r modulo their number.
+    ``p`` and ``bound`` are those of `nsm.Bernoulli`. ``z`` is (states, n), contiguous; row r has the state r modulo
+    their number.
     """
-    bits = 8 if (256 * p).is_integer() else 32  # no more than p needs
-    kept = min(max(round(p * 2**bits), 1), 2**bits - 1)
-    n = z.shape[1]
+    (kind, below), n = bound, z.shape[1]
+    bits = 8 * kind.itemsize
     blocks = triton.cdiv(n * bits, 128)
     many = per_program(blocks, _BLOCK)
     out = torch.empty(len(inputs), n, dtype=dtype, device=z.device)
-    _blank[len(inputs), triton.cdiv(blocks, many)](
-        z, out, inputs, samples, key, number, len(z), p, kept - 2 ** (bits - 1), blocks, n, bits, many, num_warps=4
-    )
+    grid = len(inputs), triton.cdiv(blocks, many)
+    _blank[grid](z, out, inputs, samples, key, number, len(z), p, below, blocks, n, bits, many, num_warps=4)
     return out
 
 
