@@ -29,7 +29,7 @@ from nsm.noise import Bernoulli, Gaussian
 from nsm.sampling import predict
 from nsm.steps import COMPILE
 
-UNITS = (100 * 32 * 32, 96)  # rows and units of a layer of the CIFAR network
+UNITS = (100, 32 * 32 * 96)  # pictures, and units of a layer of the CIFAR network: padded, each place has its line
 PICTURES = (100, 24, 24, 32)  # the first layer of the MNIST CNN
 STATES = (1000, 32 * 32 * 96)  # rows and states of a layer of the CIFAR network
 CHANCES = {"1/2": 0.5, "1/4": 0.25, "0.1": 0.1}

@@ -66,17 +66,18 @@ def _sixteen(KEY, counter, piece):
 
 
 @triton.jit
-def _fire(X, K, C, KEY, Z, rows, units, apart, BG: tl.constexpr):
+def _fire(X, K, C, KEY, Z, rows, apart, UNITS: tl.constexpr, BG: tl.constexpr):
     """A program takes BG groups of eight units of a row; a group has one Philox block."""
-    row, member = tl.program_id(0), tl.program_id(2).to(tl.int64)
-    X, Z, K, C = X + member * rows * units, Z + member * rows * units, K + member * units, C + member * units
-    group, piece = tl.program_id(1) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 8)[None, :]
-    u = 8 * group + piece
-    x = tl.load(X + row * units + u, u < units, 0).to(tl.float32)
-    t = tl.fma(x, tl.load(K + u, u < units, 0), tl.load(C + u, u < units, 0))
-    r = _sixteen(KEY + member * apart, row * tl.cdiv(units, 8) + group, piece)
-    v = tl.fma(_erf(t), 32768.0, -(r + 0.5))
-    tl.store(Z + row * units + u, _state(v >= 0, v).to(Z.dtype.element_ty), u < units)
+    EACH: tl.constexpr = (UNITS + 7) // 8  # groups of a row
+    member = tl.program_id(1).to(tl.int64)
+    X, Z, K, C = X + member * rows * UNITS, Z + member * rows * UNITS, K + member * UNITS, C + member * UNITS
+    group, piece = tl.program_id(0) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 8)[None, :]
+    u = group % EACH * 8 + piece
+    at, inside = group // EACH * UNITS + u, (group < rows * EACH) & (u < UNITS)
+    x = tl.load(X + at, inside, 0).to(tl.float32)
+    t = tl.fma(x, tl.load(K + u, inside, 0), tl.load(C + u, inside, 0))
+    v = tl.fma(_erf(t), 32768.0, -(_sixteen(KEY + member * apart, group, piece) + 0.5))
+    tl.store(Z + at, _state(v >= 0, v).to(Z.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -143,11 +144,9 @@ def _members(last: Tensor) -> int:
 
 def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     """States z, of the type of x, which may have 16 bits."""
-    rows, units = x.shape[-2:]
-    groups = per_program(-(-units // 8), 64 if units >= 512 else 32)
-    grid = rows, -(-units // (8 * groups)), _members(key)
-    warps = min(groups // 32, 8)
-    _fire[grid](x, k, c, key, z, rows, units, key.stride(0), groups, num_warps=warps, enable_fp_fusion=False)
+    (rows, units), groups = x.shape[-2:], 64
+    grid = -(-rows * -(-units // 8) // groups), _members(key)
+    _fire[grid](x, k, c, key, z, rows, key.stride(0), units, groups, num_warps=2, enable_fp_fusion=False)
 
 
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
