@@ -268,7 +268,7 @@ def test_whole_runs(monkeypatch):
 
 @pytest.mark.skipif(not fire_cpu.ready(), reason="C cannot be compiled here")
 def test_a_kernel_raced(monkeypatch):
-    monkeypatch.setattr(kernels, "UNITS", (300, 64))
+    monkeypatch.setattr(kernels, "LAYERS", ((16, 4, True), (64, 4, False)))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # which takes its time
     found = kernels.kernel_race("cpu", "fire", rounds=1)
     assert set(found.best) == {"kernel", "compiled"}

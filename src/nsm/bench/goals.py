@@ -60,8 +60,8 @@ def _kernel(device: str, case: str, what: str) -> Goal:
 
 
 _THERE_AND_BACK = {
-    "fire": "states of units and back, synapse",
-    "threshold": "states of units and back, neuron",
+    "fire": "states of four layers and back, synapse",
+    "threshold": "states of four layers and back, neuron",
     "fire_pool": "states behind a 2×2 pool and back, synapse",
     "threshold_pool": "states behind a 2×2 pool and back, neuron",
     "blank": "blank-out of states",

@@ -29,9 +29,10 @@ from nsm.noise import Bernoulli, Gaussian
 from nsm.sampling import predict
 from nsm.steps import COMPILE
 
-UNITS = (100, 32 * 32 * 96)  # pictures, and units of a layer of the CIFAR network: padded, each place has its line
+LAYERS = ((96, 32, True), (192, 16, True), (192, 8, True), (192, 8, False))  # units, size and padding: CIFAR's network
 PICTURES = (100, 24, 24, 32)  # the first layer of the MNIST CNN
 STATES = (1000, 32 * 32 * 96)  # rows and states of a layer of the CIFAR network
+BATCH = 100
 CHANCES = {"1/2": 0.5, "1/4": 0.25, "0.1": 0.1}
 
 Way = Callable[[], Any]
@@ -84,10 +85,10 @@ def _dtype(device: str) -> torch.dtype:
     return torch.bfloat16 if device == "cuda" else torch.float32
 
 
-def _inputs(rows: int, units: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _inputs(shape: tuple[int, ...], lines: int, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A product, a fluctuation, and slope and offset, with gradients; and α = k."""
-    x, y = torch.randn(2, rows, units, device=device).to(_dtype(device))
-    k, c = 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
+    x, y = torch.randn(2, *shape, device=device).to(_dtype(device))
+    k, c = 0.1 + torch.rand(lines, device=device), torch.randn(lines, device=device) / 10
     leaves = (x.requires_grad_(), k.requires_grad_(), c.requires_grad_())
     return leaves[0], y, k.detach().clone(), leaves[1], leaves[2]
 
@@ -106,17 +107,33 @@ def _there_and_back(
 
 
 def _units(device: str, what: Literal["fire", "threshold"]) -> Case:
-    x, y, alpha, k, c = _inputs(*UNITS, device)
+    """What follows the product in layers of all sizes, channels last; a padded layer has a line for every place."""
+    cases = [_layer(device, what, units, size, padded) for units, size, padded in LAYERS]
+
+    def check(found: list[Any], expected: list[Any]) -> None:
+        for (*_, same), one, other in zip(cases, found, expected, strict=True):
+            same(one, other)
+
+    return lambda: [ours() for ours, *_ in cases], lambda: [theirs() for _, theirs, _ in cases], check
+
+
+def _layer(device: str, what: Literal["fire", "threshold"], units: int, size: int, padded: bool) -> Case:
+    shape = (BATCH, size, size, units)
+    x, y, alpha, k, c = _inputs(shape, units * size * size if padded else units, device)
     g, zero = torch.randn_like(x), torch.zeros_like(alpha)
     given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
     ways = (_fire, fired) if what == "fire" else (operations.threshold, thresholded)
 
     def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-        _same_rate(found[0], functional.erf(k * x + c) if what == "fire" else expected[0])
+        law = functional.erf(k * x.reshape(-1, len(k)) + c) if what == "fire" else expected[0]
+        _same_rate(found[0], law)
         for gradient, other in zip(found[1:], expected[1:], strict=True):  # which no draw changes
             checks.close(gradient, other, 2e-2, "gradients")
 
-    kernel, reference = (_there_and_back(way, given, (x, k, c), g) for way in ways)
+    def states(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given: way(*(v.reshape(-1, len(k)) if v.dim() == 4 else v for v in given)).view(shape)
+
+    kernel, reference = (_there_and_back(states(way), given, (x, k, c), g) for way in ways)
     return kernel, reference, check
 
 
@@ -126,7 +143,7 @@ def _fire(x: Tensor, k: Tensor, c: Tensor) -> Tensor:
 
 def _windows(device: str, what: Literal["fire", "threshold"]) -> Case:
     n, height, width, units = PICTURES
-    x, y, alpha, k, c = _inputs(n * height * width, units, device)
+    x, y, alpha, k, c = _inputs((n * height * width, units), units, device)
     zero = torch.zeros_like(alpha)
 
     given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
@@ -154,7 +171,8 @@ def _windows(device: str, what: Literal["fire", "threshold"]) -> Case:
 
 
 def _blank(device: str) -> Case:
-    z = (2 * torch.randint(2, UNITS, device=device) - 1).to(_dtype(device))
+    units, size, _ = LAYERS[0]
+    z = (2 * torch.randint(2, (BATCH, size, size, units), device=device) - 1).to(_dtype(device))
     noise = Bernoulli(0.5)
     compiled: Any = torch.compile(
         lambda z: ((noise.sample(z.shape, device=z.device) - noise.mean) * z).to(z.dtype), **COMPILE

@@ -120,16 +120,17 @@ def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.con
 
 
 @triton.jit
-def _blank(Z, KEY, OUT, p, below, size, apart, BG: tl.constexpr):
-    """A program takes BG groups of sixteen elements; a group has one Philox block."""
+def _blank(Z, KEY, OUT, kept, lost, below, size, apart, BG: tl.constexpr):
+    """A program takes BG groups of sixteen elements; a group has one Philox block, an element one byte of it."""
     group, piece = tl.program_id(0) * BG + tl.arange(0, BG)[:, None], tl.arange(0, 16)[None, :]
     at, zero, member = 16 * group + piece, tl.zeros_like(group), tl.program_id(1).to(tl.int64)
     Z, OUT = Z + member * size, OUT + member * size
     z = tl.load(Z + at, at < size, 0).to(tl.float32)
     a, b, c, d = tl.philox(tl.load(KEY + member * apart), group, zero, zero, zero)
     word = tl.where(piece < 8, tl.where(piece < 4, a, b), tl.where(piece < 12, c, d))
-    r = (word << (24 - 8 * (piece % 4))).to(tl.int32, bitcast=True) >> 24  # 8 bits, with their sign
-    tl.store(OUT + at, (((r < below).to(tl.float32) - p) * z).to(OUT.dtype.element_ty), at < size)
+    r = (word << (24 - 8 * (piece % 4))).to(tl.int32, bitcast=True)  # its byte comes first; ``below`` has no other
+    factor = tl.where(r < below, kept, lost)
+    tl.store(OUT + at, (factor * z).to(OUT.dtype.element_ty), at < size)
 
 
 def per_program(size: int, least: int) -> int:
@@ -157,10 +158,10 @@ def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> N
 
 
 def _tiles(rows: int, units: int) -> tuple[int, int, int]:
-    """Rows and units of a tile, and the rows of a program: enough programs for a large card, and no more."""
+    """Rows and units of a tile, and the rows of a program: enough programs for a large card, each with enough to do."""
     bm, bu = 8, 32
-    programs = max(1, min(-(-rows // bm), 1024 * bu // units))
-    return bm, bu, -(-rows // programs)
+    some, many = min(-(-rows // bm), 1024 * bu // units), min(-(-rows // 100), 4096 * bu // units, PROGRAMS)
+    return bm, bu, -(-rows // max(1, some, many))
 
 
 def parts(x: Tensor) -> int:
@@ -179,7 +180,7 @@ def fire_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor, dx: Tensor, sums: Tens
 
 def blank(z: Tensor, p: float, key: Tensor, out: Tensor) -> None:
     """(ξ − p) z, in the order of memory."""
-    members, groups = _members(key), 32
+    members, groups, below = _members(key), 128, (round(256 * p) - 128) * 2**24
     size = z.numel() // members
     grid = -(-size // (16 * groups)), members
-    _blank[grid](z, key, out, p, round(256 * p) - 128, size, key.stride(0), groups, num_warps=1)
+    _blank[grid](z, key, out, 1 - p, -p, below, size, key.stride(0), groups, num_warps=4)

@@ -165,7 +165,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
-    dk, dc = parts.sum(-2).unbind(-2)
+    dk, dc = (parts.squeeze(-2) if parts.shape[-2] == 1 else parts.sum(-2)).unbind(-2)
     return dx, dk, dc, None
 
 
