@@ -138,6 +138,20 @@ def test_other_architectures_weights_are_refused(tmp_path):
         nsm.load(tmp_path / "own", model=Own(4))
 
 
+def test_versions_of_torch_that_write_other_biases(tmp_path):
+    """torch 2.13 names the bias of a batch norm, torch 2.11 does not."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    for k, norm in enumerate(("affine=True", "affine=True, bias=True")):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        text = repr(model).replace("affine=True, bias=True", "affine=True").replace("affine=True", norm)
+        checkpoint.begin(folder, TINY, text)
+        checkpoint.save(folder, {f"model/{name}": value for name, value in model.state_dict().items()}, PROGRESS)
+        nsm.load(folder, model=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+        with pytest.raises(CheckpointError, match=r"with 0.bias \(3,\), but got 0.bias None"):
+            nsm.load(folder, model=nn.Sequential(nn.Linear(2, 3, bias=False), nn.BatchNorm1d(3)))
+
+
 def test_members(tmp_path):
     fit(net(), tiny(), replace(TINY, seeds=2, epochs=1), run_dir=tmp_path)
     one, other = (nsm.load(tmp_path, member=k, model=net()).get_submodule("1") for k in (0, 1))

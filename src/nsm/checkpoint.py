@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +97,9 @@ def check_architecture(checkpoint: Checkpoint, model: nn.Module, run_dir: str | 
     several = checkpoint.recipe.seeds > 1
     saved = {name: tuple(value.shape[several:]) for name, value in checkpoint.weights.items()}
     given = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    lines = zip(checkpoint.architecture.splitlines(), repr(model).splitlines(), strict=False)
-    before, now = next((pair for pair in lines if pair[0] != pair[1]), (None, None))
+    # shapes tell of every bias, which some versions of torch name in more layers than others
+    texts = (re.sub(r", bias=\w+", "", text).splitlines() for text in (checkpoint.architecture, repr(model)))
+    before, now = next((pair for pair in zip(*texts, strict=False) if pair[0] != pair[1]), (None, None))
     if before is None:  # no line differs; a shape or a layer more still may
         names = sorted(name for name in saved.keys() | given.keys() if saved.get(name) != given.get(name))
         before, now = (f"{names[0]} {part.get(names[0])}" for part in (saved, given)) if names else (None, None)
