@@ -365,7 +365,13 @@ def test_start_from_a_trained_network_has_its_pre_activations(network, unit):
     """t of the first NSM layer on ±1 states is what the trained layer computes, whatever the noise."""
     torch.manual_seed(0)
     trained, model = network(relu), network(unit)
+    lengths = [w.detach().flatten(1).norm(dim=1) for w in weights_of(model)]
+    with torch.no_grad():
+        for w in trained.parameters():
+            w *= 3  # as they grow while they are learned
     assert start_from(model, trained) is model
+    for w, length in zip(weights_of(model), lengths, strict=True):
+        assert torch.allclose(w.flatten(1).norm(dim=1), length)
     layer = next(module for module in model.modules() if isinstance(module, NSMLayer))
     name = next(name for name, module in model.named_modules() if module is layer)
     shape = (4, layer.weight.shape[1], 9, 9) if layer.weight.dim() == 4 else (4, layer.weight.shape[1])
@@ -374,6 +380,19 @@ def test_start_from_a_trained_network_has_its_pre_activations(network, unit):
     expected = trained.get_submodule(f"{name}.0")(z)
     assert torch.allclose(layer.erf_argument(z)[inside], expected[inside], atol=1e-4)
     assert torch.equal(model.get_parameter("out.weight"), trained.get_parameter("out.weight"))
+
+
+def weights_of(model: nn.Module) -> list[torch.Tensor]:
+    return [module.weight for module in model.modules() if isinstance(module, NSMLayer)]
+
+
+def test_start_from_a_unit_without_weights():
+    """It fires or not as its bias has it, whatever the states."""
+    trained = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2))
+    with torch.no_grad():
+        trained.get_parameter("0.weight")[1] = 0
+    model = start_from(nn.Sequential(NSMLinear(4, 2), nn.Identity(), nn.Linear(2, 2)), trained)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
 def test_start_from_another_architecture():

@@ -184,11 +184,13 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     """Give ``model`` the weights of a trained deterministic network of the same architecture, in place.
 
     NSM layers get what `convert` makes of their trained counterparts, in the order they are used; other layers what
-    has their name.
+    has their name. The length of a unit's weights, which its law does not know but which sets the pace of learning,
+    stays that of ``model``: b goes with it.
 
     >>> trained = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
     >>> model = start_from(nn.Sequential(NSMLinear(4, 3), nn.Linear(3, 2)), trained)
-    >>> torch.equal(model[0].weight, trained[0][0].weight), torch.equal(model[1].weight, trained[1].weight)
+    >>> z = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    >>> torch.allclose(model[0].erf_argument(z), trained[0][0](z)), torch.equal(model[1].weight, trained[1].weight)
     (True, True)
     """
     source = convert(trained)
@@ -197,10 +199,12 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     if shapes[0] != shapes[1]:
         raise ValueError(f"Expected argument `trained` to have hidden layers {shapes[1]}, but got {shapes[0]}")
     for before, after in zip(old, new, strict=True):
-        after.weight.copy_(before.weight)
+        own, trained_length = (layer.weight.flatten(1).norm(dim=1) for layer in (after, before))
+        scale = torch.where(trained_length > 0, own / trained_length, 1)
+        after.weight.copy_(before.weight * scale.reshape(-1, *[1] * (after.weight.dim() - 1)))
         after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
-        if after.bias is not None and before.bias is not None:  # b goes with s, and the noises may differ
-            after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
+        if after.bias is not None and before.bias is not None:  # b goes with s too, and the noises may differ
+            after.bias.copy_(before.bias * scale * (after.noise.variance / before.noise.variance) ** 0.5)
     hidden = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
     values, wanted = source.state_dict(), model.state_dict()
     for name in [name for name in wanted if name.rpartition(".")[0] not in hidden]:
