@@ -227,8 +227,9 @@ CIFAR10_CNN = Recipe(
 #: Table 3: on CIFAR-100.
 CIFAR100_CNN = replace(CIFAR10_CNN, data="cifar100")
 
-#: The network of the row with a star, learned faster, with its weights averaged.
-CIFAR10_CNN_TUNED = replace(CIFAR10_CNN, lr=1e-3, average_epochs=10)
+#: The network of the row with a star at a larger rate, with its weights averaged and, since they grow and so turn ever
+#: more slowly, a share of them taken away: the best of results/search/cifar10-cnn.
+CIFAR10_CNN_TUNED = replace(CIFAR10_CNN, lr=1e-3, weight_decay=0.05, average_epochs=20)
 
 #: Table 4: the all-convolutional network on DVS Gestures.
 DVS_CNN = Recipe(data="dvsgesture", network="dvs-cnn")
@@ -256,7 +257,7 @@ RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
     "emnist-cnn": ("Convolutional network on EMNIST letters (Table 2)", EMNIST_CNN),
     "nmnist-cnn": ("Convolutional network on N-MNIST events (Table 2)", NMNIST_CNN),
     "cifar10-cnn": ("All-convolutional network on CIFAR-10 (Table 3)", CIFAR10_CNN),
-    "cifar10-cnn-tuned": ("The same with a larger learning rate and averaged weights", CIFAR10_CNN_TUNED),
+    "cifar10-cnn-tuned": ("The same with a larger learning rate, weight decay and averaged weights", CIFAR10_CNN_TUNED),
     "cifar100-cnn": ("All-convolutional network on CIFAR-100 (Table 3)", CIFAR100_CNN),
     "dvs-cnn": ("All-convolutional network on DVS Gestures (Table 4)", DVS_CNN),
     "mnist-quick": ("The network of mnist-cnn in two epochs", MNIST_QUICK),
