@@ -118,22 +118,35 @@ def _units(device: str, what: Literal["fire", "threshold"]) -> Case:
 
 
 def _layer(device: str, what: Literal["fire", "threshold"], units: int, size: int, padded: bool) -> Case:
-    shape = (BATCH, size, size, units)
-    x, y, alpha, k, c = _inputs(shape, units * size * size if padded else units, device)
-    g, zero = torch.randn_like(x), torch.zeros_like(alpha)
-    given = (x, k, c) if what == "fire" else (x, y, alpha, zero, k, c)
-    ways = (_fire, fired) if what == "fire" else (operations.threshold, thresholded)
+    """From the product of a layer, and its weights, to the states; and back to the gradients of both."""
+    layer = NSMConv2d(units, units, 3 if padded else 1, padding=int(padded)).to(device)
+    x, y = torch.randn(2, BATCH, size, size, units, device=device).to(_dtype(device))
+    g, z = torch.randn_like(x), x.detach().movedim(-1, 1)  # of the states that reach the layer only the size is asked
+    leaves = (x.requires_grad_(), layer.weight, layer.beta, layer.bias)
+
+    def line() -> tuple[Tensor, ...]:
+        k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
+        per_unit = ((2 * layer.noise.variance) ** 0.5 * layer.beta.detach(), layer.bias.detach())
+        alpha, b = (layer.wiring.units_last(layer.wiring.per_unit(v)).float().expand(k.shape) for v in per_unit)
+        return alpha.flatten(), b.flatten(), k.flatten(), c.flatten()
+
+    def states(fire: Callable[..., Tensor], threshold: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def run(x: Tensor, y: Tensor) -> Tensor:
+            alpha, b, k, c = line()
+            rows, noise = (v.reshape(-1, len(k)) for v in (x, y))
+            return (fire(rows, k, c) if what == "fire" else threshold(rows, noise, alpha, b, k, c)).view(x.shape)
+
+        return run
 
     def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+        k, c = line()[2:]
         law = functional.erf(k * x.reshape(-1, len(k)) + c) if what == "fire" else expected[0]
         _same_rate(found[0], law)
         for gradient, other in zip(found[1:], expected[1:], strict=True):  # which no draw changes
             checks.close(gradient, other, 2e-2, "gradients")
 
-    def states(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda *given: way(*(v.reshape(-1, len(k)) if v.dim() == 4 else v for v in given)).view(shape)
-
-    kernel, reference = (_there_and_back(states(way), given, (x, k, c), g) for way in ways)
+    ways = states(_fire, operations.threshold), states(fired, thresholded)
+    kernel, reference = (_there_and_back(way, (x, y), leaves, g) for way in ways)
     return kernel, reference, check
 
 
