@@ -24,7 +24,7 @@ def judge(title, rows=(), **records):
 
 def test_nothing_is_measured_without_results(tmp_path):
     found = verdicts(gather(tmp_path))
-    assert len(found) == 13
+    assert len(found) == 14
     assert {claim.verdict for claim in found} == {OPEN}
     assert all(claim.paper and claim.rule for claim in found)
 
@@ -95,6 +95,16 @@ def test_equal_errors_show_their_difference():
     found = judge("neuron or synapse noise does not matter", rows)
     assert found.verdict == CONFIRMED
     assert "difference +0.050 ± 0.028" in found.found
+
+
+def test_a_trained_start():
+    rows = [row(name, mean, table="table3", data="CIFAR-10") for name, mean in (("bNSM*", 9.4), ("bNSM", 9.43))]
+    found = judge("a trained start does not matter", rows)
+    assert found.verdict == CONFIRMED
+    assert "CIFAR-10 bNSM: fresh 9.40 ± 0.02 %, trained 9.43 ± 0.02 %, difference +0.030 ± 0.028" in found.found
+    assert "not yet run: CIFAR-10 gNSM, CIFAR-100 bNSM, CIFAR-100 gNSM" in found.found
+    rows += [row(name, mean, table="table3", data="CIFAR-100") for name, mean in (("gNSM*", 34.0), ("gNSM", 36.0))]
+    assert judge("a trained start does not matter", rows).verdict == MIXED
 
 
 @pytest.mark.parametrize(("worse", "verdict"), [(0, CONFIRMED), (2, MIXED), (10, NOT_CONFIRMED)])

@@ -122,11 +122,11 @@ def _layer(device: str, what: Literal["fire", "threshold"], units: int, size: in
     layer = NSMConv2d(units, units, 3 if padded else 1, padding=int(padded)).to(device)
     x, y = torch.randn(2, BATCH, size, size, units, device=device).to(_dtype(device))
     g, z = torch.randn_like(x), x.detach().movedim(-1, 1)  # of the states that reach the layer only the size is asked
-    leaves = (x.requires_grad_(), layer.weight, layer.beta, layer.bias)
+    leaves, bias = (x.requires_grad_(), *layer.parameters()), layer.get_parameter("bias")
 
     def line() -> tuple[Tensor, ...]:
-        k, c = functional.line(z, layer.weight, layer.bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
-        per_unit = ((2 * layer.noise.variance) ** 0.5 * layer.beta.detach(), layer.bias.detach())
+        k, c = functional.line(z, layer.weight, bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
+        per_unit = ((2 * layer.noise.variance) ** 0.5 * layer.beta.detach(), bias.detach())
         alpha, b = (layer.wiring.units_last(layer.wiring.per_unit(v)).float().expand(k.shape) for v in per_unit)
         return alpha.flatten(), b.flatten(), k.flatten(), c.flatten()
 

@@ -82,8 +82,8 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
     if shown:
         counted = (
             f"{run} rows of the paper were run, {len(theirs) - run} were not; [docs/paper.md](docs/paper.md) says why. "
-            f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure: those for MNIST were "
-            "chosen on validation data ([results/search](results/search)), that for CIFAR was not searched for."
+            f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure, chosen on validation "
+            "data ([results/search](results/search))."
         )
         lines += [
             f"Test errors in percent, ± one standard error over n seeds; {legend()}",
