@@ -1,6 +1,7 @@
 """Where a network starts: β and b from a batch of data, or the weights of a trained deterministic network."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Unpack
 
@@ -92,6 +93,7 @@ def _describe(batch: Tensor) -> str:
 
 # ------------------------------------------------------------------------- from a trained deterministic network
 
+_FRESH = 1 / math.sqrt(3)  # of n weights that are uniform in ±1/√n, the length
 _ACTIVATIONS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus,
     nn.Softsign, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.LogSigmoid, nn.Threshold,
@@ -112,11 +114,12 @@ _HIDDEN_BY_NAME = {
 def convert(model: nn.Module, **law: Unpack[Law]) -> nn.Module:
     """A trained network of modules as its NSM: a copy in which every layer that feeds an activation is stochastic.
 
-    A ``Linear`` or ``Conv2d``, the ``BatchNorm`` after it and the activation become one NSM layer whose weights
-    point where the (normalised) weights of the trained layer point, and whose t on ±1 states is the trained
-    pre-activation: β = ‖w‖, b = √2 s ‖w‖ × bias. Dropout goes, since the noise takes its place; weight
-    normalisation is resolved; a layer without an activation, like the classifier, stays. The scale of the
-    activations changes all the same, so `initialize` and some training usually follow.
+    A ``Linear`` or ``Conv2d``, the ``BatchNorm`` after it and the activation become one NSM layer whose weights v
+    point where the (normalised) weights w of the trained layer point, and whose t on ±1 states is the trained pre-
+    activation: β = ‖w‖, b = √2 s ‖v‖ × bias. Their length is free, but sets the pace of learning; weights of a
+    trained network have grown, so ‖v‖ = 1/√3, which a fresh layer's have on average. Dropout goes, since the noise
+    takes its place; weight normalisation is resolved; a layer without an activation, like the classifier, stays.
+    The scale of the activations changes all the same, so `initialize` and some training usually follow.
 
     Args:
         model: a trained module, traceable by ``torch.fx``, with its activations as modules.
@@ -184,8 +187,7 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     """Give ``model`` the weights of a trained deterministic network of the same architecture, in place.
 
     NSM layers get what `convert` makes of their trained counterparts, in the order they are used; other layers what
-    has their name. The length of a unit's weights, which its law does not know but which sets the pace of learning,
-    stays that of ``model``: b goes with it.
+    has their name.
 
     >>> trained = nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
     >>> model = start_from(nn.Sequential(NSMLinear(4, 3), nn.Linear(3, 2)), trained)
@@ -199,12 +201,10 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     if shapes[0] != shapes[1]:
         raise ValueError(f"Expected argument `trained` to have hidden layers {shapes[1]}, but got {shapes[0]}")
     for before, after in zip(old, new, strict=True):
-        own, trained_length = (layer.weight.flatten(1).norm(dim=1) for layer in (after, before))
-        scale = torch.where(trained_length > 0, own / trained_length, 1)
-        after.weight.copy_(before.weight * scale.reshape(-1, *[1] * (after.weight.dim() - 1)))
+        after.weight.copy_(before.weight)
         after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
-        if after.bias is not None and before.bias is not None:  # b goes with s too, and the noises may differ
-            after.bias.copy_(before.bias * scale * (after.noise.variance / before.noise.variance) ** 0.5)
+        if after.bias is not None and before.bias is not None:  # b goes with s, and the noises may differ
+            after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
     hidden = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
     values, wanted = source.state_dict(), model.state_dict()
     for name in [name for name in wanted if name.rpartition(".")[0] not in hidden]:
@@ -296,12 +296,12 @@ def _copy_pre_activation(
         weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
         bias = scale * ((0 if bias is None else bias) - norm.running_mean) + (0 if norm.bias is None else norm.bias)
     length = weight.flatten(1).norm(dim=1)
-    new.weight.copy_(weight)
+    new.weight.copy_(weight * (_FRESH / length.clamp(min=1e-30)).reshape(-1, *[1] * (weight.dim() - 1)))
     new.beta.copy_(length)
     if bias is not None:
         if new.bias is None:  # the norm brought one
             new.bias = nn.Parameter(torch.empty_like(length))
-        new.bias.copy_((2 * new.noise.variance) ** 0.5 * length * bias)
+        new.bias.copy_((2 * new.noise.variance) ** 0.5 * _FRESH * bias)
 
 
 def _plain_weight(layer: nn.Linear | nn.Conv2d) -> Tensor:
