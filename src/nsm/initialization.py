@@ -115,8 +115,8 @@ def convert(model: nn.Module, **law: Unpack[Law]) -> nn.Module:
     """A trained network of modules as its NSM: a copy in which every layer that feeds an activation is stochastic.
 
     A ``Linear`` or ``Conv2d``, the ``BatchNorm`` after it and the activation become one NSM layer whose weights v
-    point where the (normalised) weights w of the trained layer point, and whose t on ±1 states is the trained pre-
-    activation: β = ‖w‖, b = √2 s ‖v‖ × bias. Their length is free, but sets the pace of learning; weights of a
+    point where the (normalised) weights w of the trained layer point, and whose t on ±1 states is the trained
+    pre-activation: β = ‖w‖, b = √2 s ‖v‖ × bias. Their length is free, but sets the pace of learning; weights of a
     trained network have grown, so ‖v‖ = 1/√3, which a fresh layer's have on average. Dropout goes, since the noise
     takes its place; weight normalisation is resolved; a layer without an activation, like the classifier, stays.
     The scale of the activations changes all the same, so `initialize` and some training usually follow.

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import normalize
 from torch import nn
+from torch.nn.functional import normalize
 
 import nsm
 from data import samples
