@@ -156,7 +156,6 @@ def test_a_start_from_another_run(tmp_path):
     train_part(later, 1, 2, tmp_path)
     for member, start in enumerate((before[1], before[0])):  # seed 2 begins with the first
         after = checkpoint.load(part_folder(later, 1, 2, tmp_path), member=member)
-        torch.testing.assert_close(after.get_parameter("out.weight"), start.get_parameter("out.weight"))
         mine, theirs = (normalize(net.get_parameter(f"fc1.{n}weight")) for net, n in ((after, ""), (start, "0.")))
         torch.testing.assert_close(mine, theirs)  # their lengths are free
 
