@@ -49,10 +49,10 @@ class State:
         members = self._members()
         for k, member in enumerate(members):
             torch.manual_seed(derive(recipe.seed, "start", k))
+            if k:
+                _draw_anew(member)
             if recipe.init_from:
                 start_from(member, _trained(recipe.init_from, recipe.seed + k).to(device))
-            elif k:
-                _draw_anew(member)
             if recipe.initialize and any(isinstance(module, NSMLayer) for module in member.modules()):
                 some = Generator().manual_seed(derive(recipe.seed, "initialize", k))
                 initialize(member, self.batches.head(INITIAL_BATCH, some))

@@ -154,8 +154,9 @@ def test_a_start_from_another_run(tmp_path):
     before = [checkpoint.load(part_folder(trained, 0, 2, tmp_path), member=k) for k in (0, 1)]
     assert not torch.equal(*(network.get_parameter("out.weight") for network in before))
     train_part(later, 1, 2, tmp_path)
-    for member, start in enumerate((before[1], before[0])):  # seed 2 begins with the first
-        after = checkpoint.load(part_folder(later, 1, 2, tmp_path), member=member)
+    both = [checkpoint.load(part_folder(later, 1, 2, tmp_path), member=k) for k in (0, 1)]
+    assert not torch.equal(*(network.get_parameter("out.weight") for network in both))  # which begins afresh
+    for after, start in zip(both, (before[1], before[0]), strict=True):  # seed 2 begins with the first
         mine, theirs = (normalize(net.get_parameter(f"fc1.{n}weight")) for net, n in ((after, ""), (start, "0.")))
         torch.testing.assert_close(mine, theirs)  # their lengths are free
 
