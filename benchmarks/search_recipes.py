@@ -73,7 +73,6 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "1e-3 mean cosine": {"lr": 1e-3, "schedule": "cosine", "schedule_epochs": 1} | _MEAN,
             "1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.05} | _MEAN,
             "1e-3 mean decay 0.2": {"lr": 1e-3, "weight_decay": 0.2} | _MEAN,
-            "1e-3 mean decay 0.015": {"lr": 1e-3, "weight_decay": 0.015} | _MEAN,
             "3e-3 mean decay": {"lr": 3e-3, "weight_decay": 0.05} | _MEAN,
             "1e-3 mean smooth": {"lr": 1e-3, "label_smoothing": 0.1} | _MEAN,
             "1e-3 mean two samples": {"lr": 1e-3, "loss_samples": 2} | _MEAN,
