@@ -47,6 +47,7 @@ class Verdict:
         rule: When a claim counts as confirmed.
         sources: Files under results/.
         quick: Whether a record behind it is of a short version.
+        parts: The numbers one by one, where there are many.
     """
 
     title: str
@@ -56,6 +57,7 @@ class Verdict:
     rule: str
     sources: tuple[str, ...]
     quick: bool = False
+    parts: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class _Judged:
     holds: Sequence[bool]
     found: str
     quick: bool = False
+    parts: Sequence[str] = ()
 
     @property
     def verdict(self) -> str:
@@ -95,7 +98,8 @@ def verdicts(findings: Findings) -> list[Verdict]:
         if judged is None:
             found.append(Verdict(title, paper, OPEN, OPEN, rule, sources))
         else:
-            found.append(Verdict(title, paper, judged.verdict, judged.found, rule, sources, judged.quick))
+            words = (judged.verdict, judged.found, rule, sources, judged.quick, judged.parts)
+            found.append(Verdict(title, paper, *words))
     return found
 
 
@@ -314,9 +318,8 @@ def _twin(findings: Findings) -> _Judged | None:
     if not judged:
         return None
     comparable, better = [not apart.positive for apart in judged], [apart.negative for apart in judged]
-    found = f"{sum(comparable)} of {len(judged)} comparable, {sum(better)} of them better: {'; '.join(parts)}"
-    found += f"; not judged: {'; '.join(beside)}" if beside else ""
-    return _Judged(comparable + better, found, quick)
+    found = f"{sum(comparable)} of {len(judged)} comparable, {sum(better)} of them better"
+    return _Judged(comparable + better, found, quick, [*parts, *(f"not judged: {words}" for words in beside)])
 
 
 @_claim(
@@ -371,8 +374,9 @@ def _two_ways(findings: Findings, models: list[tuple[str, str, str]], ways: dict
         for ((_, data, model), one, other), by in zip(found, apart, strict=True)
     ]
     words += _lacking([f"{data} {model}" for (_, data, model), pair in zip(models, rows, strict=True) if not all(pair)])
-    quick = any(_quick(one, other) for _, one, other in found)
-    return _Judged([by.zero for by in apart], "; ".join(words), quick)
+    quick, same = any(_quick(one, other) for _, one, other in found), [by.zero for by in apart]
+    by_how_much = ", ".join(f"{data} {model} {by}" for ((_, data, model), *_), by in zip(found, apart, strict=True))
+    return _Judged(same, f"{sum(same)} of {len(same)} within two standard errors ({by_how_much})", quick, words)
 
 
 @_claim(
@@ -407,17 +411,21 @@ def _operations(findings: Findings) -> _Judged | None:
     record = findings.records.get("operations")
     if not record:
         return None
-    holds, parts = [], []
+    shares, ratios, parts = [], [], []
     for row in record["rows"]:
         if row["unit"] == "bNSM" and row["site"] == "neuron":
             counts = row["one_sample"]
             twin = next(r for r in record["rows"] if (r["data"], r["network"], r["unit"]) == (*_key(row), "dCNN"))
             kinds = ("additions", "comparisons", "multiplications", "exponentials")
-            share = counts["multiplications"] / sum(counts[kind] for kind in kinds)
-            fewer = twin["one_sample"]["multiplications"] / counts["multiplications"]
-            holds.append(share < 0.01)
-            parts.append(f"{row['data']} ({row['network']}) {100 * share:.2f} %, {fewer:.0f} times fewer than its twin")
-    return _Judged(holds, "multiplications among the operations of one sample: " + "; ".join(parts))
+            shares.append(counts["multiplications"] / sum(counts[kind] for kind in kinds))
+            ratios.append(twin["one_sample"]["multiplications"] / counts["multiplications"])
+            words = f"{100 * shares[-1]:.2f} %, {ratios[-1]:.0f} times fewer than its twin"
+            parts.append(f"{row['data']} ({row['network']}): {words}")
+    found = (
+        f"at most {100 * max(shares):.2f} % of the operations of one sample are multiplications, {min(ratios):.0f} to "
+        f"{max(ratios):.0f} times fewer than the deterministic twin has"
+    )
+    return _Judged([share < 0.01 for share in shares], found, parts=parts)
 
 
 # ------------------------------------------------------------------------- comparing

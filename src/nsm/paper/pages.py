@@ -36,8 +36,10 @@ def claims_page(findings: Findings, results: Path = RESULTS) -> str:
             "",
             f"The paper: {claim.paper}",
             "",
-            f"Found: {claim.found}{_short(claim)}.",
+            f"Found: {claim.found}{_short(claim)}" + (":" if claim.parts else "."),
             "",
+            *(f"- {_plain(part)}" for part in claim.parts),
+            *([""] if claim.parts else []),
             f"Rule: {claim.rule}. Record: {sources}.",
             "",
         ]
@@ -62,7 +64,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         cells = (
             row["table"][-1],
             row["data"],
-            row["model"].replace("*", "\\*"),
+            _plain(row["model"]),
             paper,
             _cell(ours(row)),
             n,
@@ -125,6 +127,11 @@ def _short(claim: Verdict) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """With stars that are stars."""
+    return text.replace("*", "\\*")
 
 
 def _link(source: str, results: Path) -> str:
