@@ -6,7 +6,6 @@ the same whatever else is in the batch, and however samples are cut into passes.
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -43,16 +42,11 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def cut(words: Sequence[Tensor], kind: torch.dtype) -> tuple[Tensor, ...]:
-    """Integers of a kind from words, the lowest bits first; the highest bit of each is its sign.
-
-    >>> [int(part) for part in cut([torch.tensor([0x80FF0102])], torch.int8)]
-    [2, 1, -1, -128]
-    """
-    pieces = 4 // kind.itemsize  # of a word, as they lie in memory
-    order = slice(None) if sys.byteorder == "little" else slice(None, None, -1)
-    return tuple(
-        part for word in words for part in word.to(torch.int32).view(kind).unflatten(-1, (-1, pieces)).unbind(-1)[order]
-    )
+    """Integers of a kind from words, the lowest bits first; the highest bit of each is its sign."""
+    bits = 8 * kind.itemsize
+    half = 1 << (bits - 1)
+    parts = (word >> shift & (2 * half - 1) for word in words for shift in range(0, 32, bits))
+    return tuple(((part ^ half) - half).to(kind) for part in parts)
 
 
 def normals(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

@@ -277,13 +277,9 @@ def _source(rows: int, device: str) -> philox.Keyed:
 def counted(element: Tensor, inputs: Tensor, samples: Tensor, n: int, kind: torch.dtype = torch.int16) -> Tensor:
     """``n`` integers of a kind for each row, as `nsm.philox.Keyed` defines them, from the numbers of their blocks.
 
-    Those are given: of a range that inductor makes itself it thinks that 32 bits hold all products. Words are cut by
-    shifts, as inductor keeps in registers.
+    Those are given: of a range that inductor makes itself it thinks that 32 bits hold all products.
     """
-    bits = 8 * kind.itemsize
-    half = 1 << (bits - 1)
-    parts = (w >> shift & (2 * half - 1) for w in _words(element, inputs, samples) for shift in range(0, 32, bits))
-    return torch.stack([((part ^ half) - half).to(kind) for part in parts], 1).flatten(1)[:, :n]
+    return torch.stack(philox.cut(_words(element, inputs, samples), kind), 1).flatten(1)[:, :n]
 
 
 def _words(element: Tensor, inputs: Tensor, samples: Tensor) -> philox.Words:
