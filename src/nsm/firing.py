@@ -5,6 +5,7 @@ state and back, is one operation each way (`nsm.kernels.operations`), with the 2
 """
 
 import math
+from functools import partial
 from importlib.util import find_spec
 
 import torch
@@ -85,17 +86,9 @@ def sample(
     """
     key = operations.new_key(z.device, generator) if key is None else key
     k, c = functional.line(z, weight, bias, beta, noise=noise, wiring=wiring)
-    units = k.shape
+    mean = partial(mean_line, k.shape, bias, beta, noise=noise, wiring=wiring)
     k, c = k.flatten(), c.flatten()
     draw = functional.resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
-
-    def mean() -> tuple[Tensor, Tensor]:
-        """Slope and offset of E[u] in the product."""
-        slope = math.sqrt(2 * noise.variance) * beta.detach()
-        b = weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        slope, b = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
-        return slope, b
-
     if pooled and isinstance(wiring, Convolution) and len(k) == len(weight) and _c_sees(wiring, z, weight):
         z, weight = (v.contiguous(memory_format=torch.channels_last) for v in (z, weight))
         if draw == "moments":
@@ -120,6 +113,16 @@ def sample(
             states = operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
+
+
+def mean_line(
+    units: torch.Size, bias: Tensor | None, beta: Tensor, *, noise: Noise, wiring: Wiring
+) -> tuple[Tensor, Tensor]:
+    """Slope α = √2 s β and offset b of E[u] in the product, flat, one for every number of a line of this shape."""
+    slope = math.sqrt(2 * noise.variance) * beta.detach()
+    b = torch.zeros_like(slope) if bias is None else bias.detach()
+    slope, b = (wiring.units_last(wiring.per_unit(v)).float().expand(units).flatten() for v in (slope, b))
+    return slope, b
 
 
 def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:

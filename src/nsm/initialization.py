@@ -206,15 +206,14 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
         after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
         if after.bias is not None and before.bias is not None:  # b goes with s, and the noises may differ
             after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
-    hidden = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
-    readers = _behind_the_states(source)
+    done = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
+    done |= _behind_the_states(source)
     values, wanted = source.state_dict(), model.state_dict()
-    for name in [name for name in wanted if name.rpartition(".")[0] not in hidden]:
+    for name in [name for name in wanted if name.rpartition(".")[0] not in done]:
         if name not in values or values[name].shape != wanted[name].shape:
             got = tuple(values[name].shape) if name in values else "nothing"
             raise ValueError(f"Expected argument `trained` to have {name} {tuple(wanted[name].shape)}, but got {got}")
-        if name.rpartition(".")[0] not in readers:
-            wanted[name].copy_(values[name])
+        wanted[name].copy_(values[name])
     return model
 
 
@@ -306,7 +305,8 @@ def _copy_pre_activation(
         weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
         bias = scale * ((0 if bias is None else bias) - norm.running_mean) + (0 if norm.bias is None else norm.bias)
     length = weight.flatten(1).norm(dim=1)
-    new.weight.copy_(weight * (_FRESH / length.clamp(min=1e-30)).reshape(-1, *[1] * (weight.dim() - 1)))
+    scale = torch.where(length > 0, _FRESH / length, 1)
+    new.weight.copy_(weight * scale.reshape(-1, *[1] * (weight.dim() - 1)))
     new.beta.copy_(length)
     if bias is not None:
         if new.bias is None:  # the norm brought one

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nsm.paper.claims import CONFIRMED, MIXED, NOT_CONFIRMED, OPEN, RULES_WRITTEN, verdicts
+from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import Findings, gather
+from nsm.paper.verdict import CONFIRMED, MIXED, NOT_CONFIRMED, OPEN
 from paper_results import make_up, scaled, summary
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ from nsm.bench.peers import looped
 from nsm.bench.timing import Contender, Race, Wrong, race
 from nsm.data import load
 from nsm.estimators import Probability, sgn
-from nsm.firing import thresholded
+from nsm.firing import mean_line, thresholded
 from nsm.kernels import bits, operations
 from nsm.layers import NSMConv2d, NSMLayer
 from nsm.noise import Bernoulli, Gaussian
@@ -126,9 +126,7 @@ def _layer(device: str, what: Literal["fire", "threshold"], units: int, size: in
 
     def line() -> tuple[Tensor, ...]:
         k, c = functional.line(z, layer.weight, bias, layer.beta, noise=layer.noise, wiring=layer.wiring)
-        per_unit = ((2 * layer.noise.variance) ** 0.5 * layer.beta.detach(), bias.detach())
-        alpha, b = (layer.wiring.units_last(layer.wiring.per_unit(v)).float().expand(k.shape) for v in per_unit)
-        return alpha.flatten(), b.flatten(), k.flatten(), c.flatten()
+        return *mean_line(k.shape, bias, layer.beta, noise=layer.noise, wiring=layer.wiring), k.flatten(), c.flatten()
 
     def states(fire: Callable[..., Tensor], threshold: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def run(x: Tensor, y: Tensor) -> Tensor:

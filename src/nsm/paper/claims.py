@@ -7,16 +7,15 @@ numbers.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from nsm.paper.estimates import Estimate, of_row, of_seeds, paired
 from nsm.paper.figure_curves import mean_curve, worst
 from nsm.paper.figure_statistics import LAYERS, layer_cosines, mean_cosine
 from nsm.paper.findings import Findings, percent
+from nsm.paper.verdict import OPEN, Judged, Verdict
 
-CONFIRMED, NOT_CONFIRMED, MIXED, OPEN = "confirmed", "not confirmed", "mixed", "not yet measured"
 #: When the rules were made and what they ask for, which a reader of verdicts must know.
 RULES_WRITTEN = (
     "The rules were written before any row of a table was run, but after the percentiles and short versions of the "
@@ -35,50 +34,7 @@ RULES_WRITTEN = (
 LOGIT_PER_T = 1.702 * math.sqrt(2)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a claim.
-
-    Attributes:
-        title: The claim in a few words.
-        paper: What the paper says.
-        verdict: confirmed, not confirmed, mixed, or not yet measured.
-        found: The numbers.
-        rule: When a claim counts as confirmed.
-        sources: Files under results/.
-        quick: Whether a record behind it is of a short version.
-        parts: The numbers one by one, where there are many.
-    """
-
-    title: str
-    paper: str
-    verdict: str
-    found: str
-    rule: str
-    sources: tuple[str, ...]
-    quick: bool = False
-    parts: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """What became of the parts of a claim; of none where numbers were found, but not those that decide."""
-
-    holds: Sequence[bool]
-    found: str
-    quick: bool = False
-    parts: Sequence[str] = ()
-
-    @property
-    def verdict(self) -> str:
-        if not self.holds:
-            return OPEN
-        if all(self.holds):
-            return CONFIRMED
-        return MIXED if any(self.holds) else NOT_CONFIRMED
-
-
-_Claim = Callable[[Findings], _Judged | None]
+_Claim = Callable[[Findings], Judged | None]
 _CLAIMS: list[tuple[str, str, tuple[str, ...], _Claim]] = []
 
 
@@ -98,8 +54,7 @@ def verdicts(findings: Findings) -> list[Verdict]:
         if judged is None:
             found.append(Verdict(title, paper, OPEN, OPEN, rule, sources))
         else:
-            words = (judged.verdict, judged.found, rule, sources, judged.quick, judged.parts)
-            found.append(Verdict(title, paper, *words))
+            found.append(Verdict(title, paper, judged.verdict, judged.found, rule, sources, judged.quick, judged.parts))
     return found
 
 
@@ -112,14 +67,14 @@ def verdicts(findings: Findings) -> list[Verdict]:
     "networks by no more than two standard errors of the change",
     "paper/scaling.json",
 )
-def _self_normalisation(findings: Findings) -> _Judged | None:
+def _self_normalisation(findings: Findings) -> Judged | None:
     """The noise normalises the weights: any positive factor of a unit's weights cancels in its firing probability."""
     ways = _scaled(findings).get("NSM")
     if not ways:
         return None
     plain = ways["weights and biases"]["1.0"]
     together, rows = (paired(ways[way]["0.1"], plain) for way in ("weights and biases", "rows"))
-    return _Judged(
+    return Judged(
         [together.zero, rows.zero],
         f"error {_words(plain)} as trained; of the same networks it changes by {together} with weights and biases "
         f"× 0.1, by {rows} with a factor between 0.1 and 10 for each unit (n = {plain['n']})",
@@ -133,7 +88,7 @@ def _self_normalisation(findings: Findings) -> _Judged | None:
     "width and on the scale of the firing probability (in units of t; an StNN's w·z is worth 1/2.41 of it)",
     "figure-percentiles.json",
 )
-def _covariate_shift(findings: Findings) -> _Judged | None:
+def _covariate_shift(findings: Findings) -> Judged | None:
     """The evolution of the input distribution is more stable in the NSM than in the StNN."""
     record = findings.records.get("percentiles")
     if not record:
@@ -144,7 +99,7 @@ def _covariate_shift(findings: Findings) -> _Judged | None:
         for name, network in record["networks"].items()
     }
     words = {name: f"{moved.mean:.3f} ± {moved.error:.3f}" for name, moved in relative.items()}
-    return _Judged(
+    return Judged(
         [(relative["NSM"] - relative["StNN"]).negative, in_t["NSM"] < in_t["StNN"]],
         f"over {record['steps']} mini-batches the percentiles are on average {words['NSM']} first half-widths from "
         f"their start (StNN {words['StNN']}, {record['seeds']} seeds); in units of t {in_t['NSM']:.2f} (StNN "
@@ -158,7 +113,7 @@ def _covariate_shift(findings: Findings) -> _Judged | None:
     "confirmed if the standard deviation of the third layer's weights grows less in the NSM",
     "figure-weights.json",
 )
-def _stable_weights(findings: Findings) -> _Judged | None:
+def _stable_weights(findings: Findings) -> Judged | None:
     """The distribution of weights remains more stable in the NSM than in the StNN, whose weights grow faster."""
     record = findings.records.get("weights")
     if not record:
@@ -168,7 +123,7 @@ def _stable_weights(findings: Findings) -> _Judged | None:
         name: f"× {grown.mean:.3f}" + f" ± {grown.error:.3f}" * (record["seeds"] > 1) for name, grown in last.items()
     }
     moved = {name: _farthest(network["mean_shift"]) for name, network in record["networks"].items()}
-    return _Judged(
+    return Judged(
         [last["NSM"].mean < last["StNN"].mean],
         f"after {_epochs(record)} the standard deviation is {words['NSM']} (StNN {words['StNN']}, "
         f"n = {record['seeds']}); their mean moves by at most {moved['NSM']:.1g} (StNN {moved['StNN']:.1g}) "
@@ -182,7 +137,7 @@ def _stable_weights(findings: Findings) -> _Judged | None:
     "confirmed if the mean test error of the NSM is lower in nine of ten epochs, not confirmed if in one of ten",
     "paper/convergence.json",
 )
-def _convergence(findings: Findings) -> _Judged | None:
+def _convergence(findings: Findings) -> Judged | None:
     """Both the speed of convergence and the accuracy are higher in the NSM than in the StNN."""
     record = findings.records.get("convergence")
     if not record or not {"NSM", "StNN"} <= set(record["curves"]):
@@ -190,7 +145,7 @@ def _convergence(findings: Findings) -> _Judged | None:
     nsm, other = (mean_curve(record["curves"][name]) for name in ("NSM", "StNN"))
     share = statistics.fmean(a < b for a, b in zip(nsm, other, strict=False))
     epochs = record["curves"]["NSM"]["epochs"]
-    return _Judged(
+    return Judged(
         [share >= 0.9, share > 0.1],
         f"NSM below StNN in {100 * share:.0f} % of {len(nsm)} epochs; after epoch {epochs[0]} {nsm[0]:.2f} % (StNN "
         f"{other[0]:.2f} %), after epoch {epochs[-1]} {nsm[-1]:.2f} % (StNN {other[-1]:.2f} %), "
@@ -204,14 +159,14 @@ def _convergence(findings: Findings) -> _Judged | None:
     "confirmed if lower by more than two standard errors of the difference",
     "paper.json",
 )
-def _better_than_stnn(findings: Findings) -> _Judged | None:
+def _better_than_stnn(findings: Findings) -> Judged | None:
     """On permutation-invariant MNIST the NSM's error is 1.36 %, the StNN's 1.47 %."""
     nsm, other = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "StNN"))
     if not (nsm and other):
         return None
     apart = _apart(nsm, other)
     found = f"NSM {_words(nsm)}, StNN {_words(other)}, difference {apart} (n = {nsm['n']} and {other['n']})"
-    return _Judged([apart.negative], found, _quick(nsm, other))
+    return Judged([apart.negative], found, _quick(nsm, other))
 
 
 @_claim(
@@ -220,7 +175,7 @@ def _better_than_stnn(findings: Findings) -> _Judged | None:
     "change, and from × 0.01 to × 100 (with biases) the NSM loses less than the ReLU network",
     "paper/scaling.json",
 )
-def _scaling(findings: Findings) -> _Judged | None:
+def _scaling(findings: Findings) -> Judged | None:
     """With weights × 0.1 at inference the error is 1.38 in place of 1.36 %; other networks are lost by such scaling."""
     curves = _scaled(findings)
     if "NSM" not in curves:
@@ -229,7 +184,7 @@ def _scaling(findings: Findings) -> _Judged | None:
     change, lost = paired(scaled, plain), {name: paired(*worst(ways)) for name, ways in curves.items()}
     parts = [f"{name} {_words(worst(ways)[0])}, {lost[name]} above as trained" for name, ways in curves.items()]
     against = [lost["NSM"].mean < lost["ReLU network"].mean] if "ReLU network" in lost else []
-    return _Judged(
+    return Judged(
         [change.zero, *against],
         f"NSM {_words(plain)} as trained, {_words(scaled)} with weights alone × 0.1: the same networks change by "
         f"{change} (n = {plain['n']}); largest error from × 0.01 to × 100 with biases: {'; '.join(parts)}",
@@ -243,7 +198,7 @@ def _scaling(findings: Findings) -> _Judged | None:
     "grid than both other networks",
     "precision.json",
 )
-def _precision(findings: Findings) -> _Judged | None:
+def _precision(findings: Findings) -> Judged | None:
     """Stable weights mitigate saturation at the boundaries of fixed-range weights, and fixed precision is borne."""
     record = findings.records.get("precision")
     if not record:
@@ -257,7 +212,7 @@ def _precision(findings: Findings) -> _Judged | None:
     words = [f"{name} {rails[name]:.1f} % at the rails, error {loss[name]:+.2f} points" for name in loss]
     fewest = [rails["NSM"] < rails[name] for name in rails if name != "NSM"]
     least = [loss["NSM"] <= loss[name] for name in loss if name != "NSM"]
-    return _Judged(
+    return Judged(
         [*fewest, *least],
         f"mean of the precisions tried, against clipping alone ({_epochs(record)}, n = {record['seeds']}): "
         + "; ".join(words),
@@ -271,7 +226,7 @@ def _precision(findings: Findings) -> _Judged | None:
     "another draw of the NSM's own gradient has, and the sigmoid network's less than that",
     "figure-statistics.json",
 )
-def _angles(findings: Findings) -> _Judged | None:
+def _angles(findings: Findings) -> Judged | None:
     """The angles between the gradients of the NSM and of BinConcrete, which is unbiased, are close."""
     record = findings.records.get("statistics")
     if not record:
@@ -281,7 +236,7 @@ def _angles(findings: Findings) -> _Judged | None:
     best = layer_cosines(record, "same/NSM")
     share = {LAYERS[layer]: cosine / best[layer] for layer, cosine in layer_cosines(record, "same/BinConcrete").items()}
     low, high = min(share, key=share.__getitem__), max(share, key=share.__getitem__)
-    return _Judged(
+    return Judged(
         [relaxed >= 0.9 * again, smooth < 0.9 * again],
         f"cosine with the NSM's gradient at the same weights, mean of the layers: BinConcrete {relaxed:.2f}, another "
         f"draw of the NSM {again:.2f}, sigmoid {smooth:.2f}; layer by layer BinConcrete has {share[low]:.2f} ({low}) "
@@ -299,7 +254,7 @@ def _angles(findings: Findings) -> _Judged | None:
     "confirmed if none is. Tuned rows are shown and not judged: their recipe was searched for with the NSM",
     "paper.json",
 )
-def _twin(findings: Findings) -> _Judged | None:
+def _twin(findings: Findings) -> Judged | None:
     """NSMs perform comparably to or better than the deterministic network of the same architecture."""
     judged: list[Estimate] = []
     parts, beside, quick = [], [], False
@@ -319,7 +274,7 @@ def _twin(findings: Findings) -> _Judged | None:
         return None
     comparable, better = [not apart.positive for apart in judged], [apart.negative for apart in judged]
     found = f"{sum(comparable)} of {len(judged)} comparable, {sum(better)} of them better"
-    return _Judged(comparable + better, found, quick, [*parts, *(f"not judged: {words}" for words in beside)])
+    return Judged(comparable + better, found, quick, [*parts, *(f"not judged: {words}" for words in beside)])
 
 
 @_claim(
@@ -327,7 +282,7 @@ def _twin(findings: Findings) -> _Judged | None:
     "confirmed if bNSM's error is the lowest of all",
     "paper.json",
 )
-def _others(findings: Findings) -> _Judged | None:
+def _others(findings: Findings) -> Judged | None:
     """On MNIST the NSM (0.775 %) is better than bNSM (STE), BD, wBD, SN and BN (1.10 to 3.11 %)."""
     nsm = findings.row("table2", "MNIST", "bNSM")
     others = {model: findings.row("table2", "MNIST", model) for model in ("bNSM (STE)", "BD", "wBD", "SN", "BN")}
@@ -336,7 +291,7 @@ def _others(findings: Findings) -> _Judged | None:
         return None
     words = [f"bNSM {_words(nsm)}", *(f"{row['model']} {_words(row)}" for row in there)]
     words += _lacking([model for model, row in others.items() if not row])
-    return _Judged([nsm["mean"] < row["mean"] for row in there], "; ".join(words), _quick(nsm, *there))
+    return Judged([nsm["mean"] < row["mean"] for row in there], "; ".join(words), _quick(nsm, *there))
 
 
 @_claim(
@@ -344,7 +299,7 @@ def _others(findings: Findings) -> _Judged | None:
     "confirmed if the errors differ by no more than two standard errors of their difference",
     "paper.json",
 )
-def _site(findings: Findings) -> _Judged | None:
+def _site(findings: Findings) -> Judged | None:
     """Whether the neuron or the synapse is stochastic did not significantly affect the results."""
     models = [("table1", "PI MNIST", "NSM"), ("table2", "MNIST", "bNSM"), ("table2", "MNIST", "gNSM")]
     return _two_ways(findings, models, {"neuron": "", "synapse": ", synapse noise"})
@@ -355,13 +310,13 @@ def _site(findings: Findings) -> _Judged | None:
     "confirmed if the errors differ by no more than two standard errors of their difference",
     "paper.json",
 )
-def _start(findings: Findings) -> _Judged | None:
+def _start(findings: Findings) -> Judged | None:
     """Initialised with the weights of the trained deterministic network or not, the NSM's performance was similar."""
     models = [("table3", data, model) for data in ("CIFAR-10", "CIFAR-100") for model in ("bNSM", "gNSM")]
     return _two_ways(findings, models, {"fresh": "*", "trained": ""})
 
 
-def _two_ways(findings: Findings, models: list[tuple[str, str, str]], ways: dict[str, str]) -> _Judged | None:
+def _two_ways(findings: Findings, models: list[tuple[str, str, str]], ways: dict[str, str]) -> Judged | None:
     """Whether the errors of models, each (table, data, model), are the same in two ways, each named by an ending."""
     rows = [[findings.row(*model[:2], model[2] + ending) for ending in ways.values()] for model in models]
     found = [(model, one, other) for model, (one, other) in zip(models, rows, strict=True) if one and other]
@@ -376,7 +331,7 @@ def _two_ways(findings: Findings, models: list[tuple[str, str, str]], ways: dict
     words += _lacking([f"{data} {model}" for (_, data, model), pair in zip(models, rows, strict=True) if not all(pair)])
     quick, same = any(_quick(one, other) for _, one, other in found), [by.zero for by in apart]
     by_how_much = ", ".join(f"{data} {model} {by}" for ((_, data, model), *_), by in zip(found, apart, strict=True))
-    return _Judged(same, f"{sum(same)} of {len(same)} within two standard errors ({by_how_much})", quick, words)
+    return Judged(same, f"{sum(same)} of {len(same)} within two standard errors ({by_how_much})", quick, words)
 
 
 @_claim(
@@ -386,7 +341,7 @@ def _two_ways(findings: Findings, models: list[tuple[str, str, str]], ways: dict
     "paper.json",
     "paper/scaling.json",
 )
-def _additive(findings: Findings) -> _Judged | None:
+def _additive(findings: Findings) -> Judged | None:
     """Additive noise does not endow the network with any properties beyond its activation function."""
     nsm, other = (findings.row("table1", "PI MNIST", model) for model in ("NSM", "additive noise"))
     if not (nsm and other):
@@ -394,10 +349,10 @@ def _additive(findings: Findings) -> _Judged | None:
     found = f"as trained NSM {_words(nsm)}, additive noise {_words(other)}, difference {_apart(nsm, other)}"
     curves = _scaled(findings)
     if not {"NSM", "additive noise"} <= set(curves):
-        return _Judged([], f"{found}; scaled weights of the network with additive noise: {OPEN}", _quick(nsm, other))
+        return Judged([], f"{found}; scaled weights of the network with additive noise: {OPEN}", _quick(nsm, other))
     lost = {name: paired(*worst(curves[name])) for name in ("NSM", "additive noise")}
     found += f"; scaled, the NSM changes by {lost['NSM']} at its worst, additive noise by {lost['additive noise']}"
-    return _Judged([(lost["additive noise"] - lost["NSM"]).positive], found, _quick(nsm, other))
+    return Judged([(lost["additive noise"] - lost["NSM"]).positive], found, _quick(nsm, other))
 
 
 @_claim(
@@ -406,7 +361,7 @@ def _additive(findings: Findings) -> _Judged | None:
     "multiplication",
     "operations.json",
 )
-def _operations(findings: Findings) -> _Judged | None:
+def _operations(findings: Findings) -> Judged | None:
     """Inference requires almost exclusively addition and comparison operations."""
     record = findings.records.get("operations")
     if not record:
@@ -425,7 +380,7 @@ def _operations(findings: Findings) -> _Judged | None:
         f"at most {100 * max(shares):.2f} % of the operations of one sample are multiplications, {min(ratios):.0f} to "
         f"{max(ratios):.0f} times fewer than the deterministic twin has"
     )
-    return _Judged([share < 0.01 for share in shares], found, parts=parts)
+    return Judged([share < 0.01 for share in shares], found, parts=parts)
 
 
 # ------------------------------------------------------------------------- comparing

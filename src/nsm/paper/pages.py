@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nsm.paper.claims import RULES_WRITTEN, Verdict, verdicts
+from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, of_the_paper, ours
 from nsm.paper.showing import RESULTS
+from nsm.paper.verdict import Verdict
 
 BEGIN, END = "<!-- from results/paper.json: begin -->", "<!-- from results/paper.json: end -->"
 

@@ -142,11 +142,12 @@ def _claims(findings: Findings) -> str:
         short = " <small>(short version)</small>" if claim.quick else ""
         kind = claim.verdict.replace(" ", "-")
         parts = "".join(f"<li>{escape(part)}</li>" for part in claim.parts)
+        listed = f"<ul>{parts}</ul>" if parts else "<br>"
         rows.append(
             [
                 f"<strong>{escape(claim.title)}</strong><br><small>{escape(claim.paper)}</small>",
                 f'<span class="verdict {kind}">{claim.verdict}</span>{short}',
-                f"{escape(claim.found)}{f'<ul>{parts}</ul>' if parts else '<br>'}<small>{escape(claim.rule)}</small>",
+                f"{escape(claim.found)}{listed}<small>{escape(claim.rule)}</small>",
             ]
         )
     note = f"<p><small>{escape(RULES_WRITTEN)}</small></p>"
