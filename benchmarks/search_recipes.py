@@ -71,9 +71,9 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "1e-3 mean": {"lr": 1e-3} | _MEAN,
             "1e-3 cosine": {"lr": 1e-3, "schedule": "cosine", "schedule_epochs": 1},
             "1e-3 mean cosine": {"lr": 1e-3, "schedule": "cosine", "schedule_epochs": 1} | _MEAN,
-            "1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.05} | _MEAN,
-            "1e-3 mean decay 0.2": {"lr": 1e-3, "weight_decay": 0.2} | _MEAN,
-            "3e-3 mean decay": {"lr": 3e-3, "weight_decay": 0.05} | _MEAN,
+            "1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.015} | _MEAN,
+            "1e-3 mean more decay": {"lr": 1e-3, "weight_decay": 0.06} | _MEAN,
+            "3e-3 mean decay": {"lr": 3e-3, "weight_decay": 0.015} | _MEAN,
             "1e-3 mean smooth": {"lr": 1e-3, "label_smoothing": 0.1} | _MEAN,
             "1e-3 mean two samples": {"lr": 1e-3, "loss_samples": 2} | _MEAN,
             "plain": {},
@@ -83,14 +83,15 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
 
 
 def variant(grid: str, name: str, epochs: int | None, last: int, inputs: tuple[int, int] | None) -> Run:
-    """The run of one variant; fewer epochs than the recipe's shrink its schedule alike."""
+    """The run of one variant; fewer epochs than the recipe's shrink its schedule alike, and the memory of its decay."""
     base, changes = GRIDS[grid]
     recipe = replace(base, **changes[name], num_samples=100, measure_last=last)
     if epochs is not None:
         share = epochs / recipe.epochs
         shorter = max(1, round(recipe.schedule_epochs * share))
         mean = max(1, round(recipe.average_epochs * share)) if recipe.average_epochs > 1 else 1
-        recipe = replace(recipe, epochs=epochs, schedule_epochs=shorter, average_epochs=mean)
+        decay = round(recipe.weight_decay / share, 9)  # so that as large a share of the run is remembered
+        recipe = replace(recipe, epochs=epochs, schedule_epochs=shorter, average_epochs=mean, weight_decay=decay)
     return Run(name=f"{grid} {name}".replace(" ", "-"), recipe=recipe, inputs=inputs)
 
 
