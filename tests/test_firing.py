@@ -50,16 +50,22 @@ def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, fast):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_few_thresholds_are_those_of_the_kernel(fast):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_all_ways_to_a_threshold_are_one(compiled, fast):
     torch.manual_seed(0)
     x, y = torch.randn(2, 50, 7, device=fast)
     alpha, bias, k, c = torch.randn(4, 7, device=fast)
-    leaves = [v.requires_grad_() for v in (x, k, c)]
-    few, many = (ways(x, y, alpha, bias, k, c) for ways in (firing.thresholded, operations.threshold))
-    assert torch.equal(few, many)
-    g = torch.randn_like(x)
-    for one, other in zip(*(torch.autograd.grad(z, leaves, g) for z in (few, many)), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    leaves, g = [v.requires_grad_() for v in (x, k, c)], torch.randn_like(x)
+    found = []
+    for way in (firing.thresholded, operations.threshold, firing._Threshold.apply):
+        run = (
+            torch.compile(lambda *parts, way=way: way(*parts), backend="aot_eager", fullgraph=True) if compiled else way
+        )
+        states = run(x, y, alpha, bias, k, c)
+        found.append((states, *torch.autograd.grad(states, leaves, g)))
+    for one, two, three in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(three, two, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("unit", ["bNSM", "gNSM"])

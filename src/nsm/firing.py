@@ -7,12 +7,13 @@ state and back, is one operation each way (`nsm.kernels.operations`), with the 2
 import math
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from nsm import functional, philox
-from nsm.estimators import Estimator, Probability
+from nsm.estimators import Estimator, Probability, sgn
 from nsm.functional import Draw, Inputs, Site
 from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
@@ -78,11 +79,13 @@ def sample(
     generator: Generator | None = None,
     key: Tensor | None = None,
     pooled: bool = False,
+    vmapped: bool = False,
 ) -> Tensor:
     """The states of a layer, or the largest ones in windows of 2×2.
 
     Arguments are those of `functional.sample`, and: ``key``, 64 random bits of which the kernels' noise is made, drawn
-    if None; ``pooled``, whether there is a pool. Its windows then fill the output, and z has four axes.
+    if None; ``pooled``, whether there is a pool, whose windows then fill the output, and z has four axes; ``vmapped``,
+    as in `can`.
     """
     key = operations.new_key(z.device, generator) if key is None else key
     k, c = functional.line(z, weight, bias, beta, noise=noise, wiring=wiring)
@@ -107,7 +110,9 @@ def sample(
         parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
-        elif not x.is_cuda and x.numel() < _FEW:
+        elif x.is_cuda and not vmapped:
+            states = _Threshold.apply(*parts)
+        elif x.is_cuda or x.numel() < _FEW:
             states = thresholded(*parts)
         else:
             states = operations.threshold(*parts)
@@ -128,6 +133,22 @@ def mean_line(
 def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """`operations.threshold` as torch has it: states sgn(α x + b + y), and the gradient of erf t."""
     return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
+
+
+class _Threshold(torch.autograd.Function):
+    """`operations.threshold`, half of it: torch compiles the way forward, one pass; a kernel has the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+        """sgn(α x + b + y)."""
+        ctx.save_for_backward(x, k, c)
+        return sgn(alpha * x + bias + y).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of erf(k x + c)."""
+        dx, dk, dc = operations.erf_back(g, *ctx.saved_tensors)
+        return dx, None, None, None, dk, dc
 
 
 def product(z: Tensor, weight: Tensor, wiring: Wiring) -> Tensor:

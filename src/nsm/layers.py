@@ -140,7 +140,7 @@ class NSMLayer(Stochastic):
 
     def _fire(self, z: Tensor, **how: Any) -> Tensor:
         law = {"noise": self.noise, "site": self.site, "draw": self.draw, "wiring": self.wiring}
-        return firing.sample(z, self.weight, self.bias, self.beta, **law, **how)
+        return firing.sample(z, self.weight, self.bias, self.beta, vmapped=self.vmapped, **law, **how)
 
     def extra_repr(self) -> str:
         """The arguments that made this layer."""

@@ -68,7 +68,7 @@ _THERE_AND_BACK = {
 }
 _KERNELS = {
     "cuda": {
-        **_THERE_AND_BACK,
+        **{case: what for case, what in _THERE_AND_BACK.items() if case != "threshold"},  # which torch compiles
         "counters": "keyed random numbers",
         "toss": "keyed states behind a 2×2 pool",
         "keyed blank": "keyed blank-out of states",

@@ -29,10 +29,12 @@ since only the unit that won has a gradient, that is a fourth of what a convolut
     threshold_pictures(z, (ξ − m) z, w, α, b, k, c)
 
 Under ``vmap`` the units by themselves of several networks have an axis in front, of all tensors, and on CUDA one kernel
-does them at once; what else there is takes its turn.
+fires, blanks or goes back for all at once; what else there is takes its turn.
 
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
+A training step on CUDA leaves `threshold` to torch.compile, and has its way back in common with `fire`; its kernel is
+there to predict with.
 """
 
 import math
@@ -126,7 +128,7 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
     z = torch.empty_like(x)
-    _kernels(x)[0].threshold(x, y, alpha, bias, z)
+    _kernels(x)[1].threshold(x, y, alpha, bias, z)
     return z
 
 
@@ -163,21 +165,27 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[0], *(inputs[1:3] if len(inputs) == 4 else inputs[4:6]))  # x, k, c
 
 
-def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    dx, parts = fire_back(g.contiguous(), *ctx.saved_tensors)
+def erf_back(g: Tensor, x: Tensor, k: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, dk and dc of erf(k x + c)."""
+    dx, parts = fire_back(g.contiguous(), x, k, c)
     dk, dc = (parts.squeeze(-2) if parts.shape[-2] == 1 else parts.sum(-2)).unbind(-2)
-    return dx, dk, dc, None
+    return dx, dk, dc
+
+
+def _fire_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    return *erf_back(g, *ctx.saved_tensors), None
 
 
 def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dk, dc = _fire_backward(ctx, g)[:3]
+    dx, dk, dc = erf_back(g, *ctx.saved_tensors)
     return dx, None, None, None, dk, dc
 
 
 fire.register_autograd(_fire_backward, setup_context=_keep)
 threshold.register_autograd(_threshold_backward, setup_context=_keep)
-for each in (fire, threshold, fire_back, blank):
+for each in (fire, fire_back, blank):
     side_by_side(each, at_once=True)
+side_by_side(threshold)
 
 
 # ------------------------------------------------------------------------- the largest state in windows of 2×2
