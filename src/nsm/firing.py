@@ -110,9 +110,9 @@ def sample(
         parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
-        elif x.is_cuda and not vmapped:
+        elif x.is_cuda and not vmapped and torch.compiler.is_compiling():
             states = _Threshold.apply(*parts)
-        elif x.is_cuda or x.numel() < _FEW:
+        elif not x.is_cuda and x.numel() < _FEW:
             states = thresholded(*parts)
         else:
             states = operations.threshold(*parts)
@@ -136,7 +136,7 @@ def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c:
 
 
 class _Threshold(torch.autograd.Function):
-    """`operations.threshold`, half of it: torch compiles the way forward, one pass; a kernel has the way back."""
+    """`operations.threshold` where torch compiles: it has the way forward, one pass, and a kernel the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from nsm.philox import Keyed
 from twins import problem
 
 KERNELS = {
-    fire: ("_fire", "_back", "_blank"),
-    pool: ("_fire_pool", "_threshold", "_back_pool"),
+    fire: ("_fire", "_threshold", "_back", "_blank"),
+    pool: ("_fire_pool", "_threshold_pool", "_back_pool"),
     toss: ("_chances", "_fire", "_draw"),
     counters: ("_words", "_integers", "_blank", "_jitter"),
 }
@@ -51,7 +51,7 @@ def test_units_by_themselves(units, grids):
     """Where every position has a line of its own, all numbers of a picture are units."""
     x, line, key = meta(MOST // units, units), meta(units), meta(2, dtype=torch.int64)
     fire.fire(x, line, line, key, x)
-    pool.threshold(x, x, line, line, x)
+    fire.threshold(x, x, line, line, x)
     fire.fire_back(x, x, line, line, x, meta(2, fire.parts(x), units))
     fire.blank(x, 0.5, key, x)
     check(grids, 4)

@@ -54,7 +54,6 @@ def cases(device: str) -> dict[str, Callable[[], Case]]:
             "neuron": partial(_pictures, "neuron"),
             "bits": _predict,
         }
-    del found["threshold"]  # which torch compiles
     found |= {"counters": partial(_counters, device), "toss": partial(_toss, device)}
     found |= {"keyed blank": partial(_noisy, device, Bernoulli(0.5)), "jitter": partial(_noisy, device, Gaussian())}
     return found | {f"blankout {name}": partial(_blankout, device, p) for name, p in CHANCES.items()}

@@ -29,12 +29,12 @@ since only the unit that won has a gradient, that is a fourth of what a convolut
     threshold_pictures(z, (ξ − m) z, w, α, b, k, c)
 
 Under ``vmap`` the units by themselves of several networks have an axis in front, of all tensors, and on CUDA one kernel
-fires, blanks or goes back for all at once; what else there is takes its turn.
+does them at once; what else there is takes its turn.
 
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
-A training step on CUDA leaves `threshold` to torch.compile, and has its way back in common with `fire`; its kernel is
-there to predict with.
+A step that torch compiles for CUDA has `threshold` from the compiler and its way back from the kernel of `fire`
+(`nsm.firing`): the kernel of `threshold` serves predictions, and networks side by side.
 """
 
 import math
@@ -128,7 +128,7 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
     z = torch.empty_like(x)
-    _kernels(x)[1].threshold(x, y, alpha, bias, z)
+    _kernels(x)[0].threshold(x, y, alpha, bias, z)
     return z
 
 
@@ -183,9 +183,8 @@ def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 fire.register_autograd(_fire_backward, setup_context=_keep)
 threshold.register_autograd(_threshold_backward, setup_context=_keep)
-for each in (fire, fire_back, blank):
+for each in (fire, threshold, fire_back, blank):
     side_by_side(each, at_once=True)
-side_by_side(threshold)
 
 
 # ------------------------------------------------------------------------- the largest state in windows of 2×2

@@ -1,4 +1,4 @@
-"""The kernels of `nsm.kernels.operations` for the largest state in windows of 2×2, and for thresholds: Triton."""
+"""The kernels of `nsm.kernels.operations` for the largest state in windows of 2×2: Triton, for CUDA."""
 
 # kernels are not Python, though they look like it
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAssignmentType=false, reportGeneralTypeIssues=false
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nsm.kernels.fire import _SLOPE, _erf, _sixteen, _state, per_program
+from nsm.kernels.fire import _SLOPE, _erf, _sixteen, _state
 
 CHANNELS = 32  # of a tile, and
 WINDOWS = 8
@@ -83,30 +83,26 @@ def _fire_pool(X, K, C, KEY, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, CH:
 
 
 @triton.jit
-def _threshold(X, Y, A, B, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr, PLACES: tl.constexpr,
-               BW: tl.constexpr, BC: tl.constexpr, POOL: tl.constexpr):  # fmt: skip
-    """A program takes BW windows, as in `_fire_pool`, and BC channels; or, without a pool, BW rows and BC units."""
+def _threshold_pool(X, Y, A, B, Z, WON, rows, H: tl.constexpr, W: tl.constexpr, CH: tl.constexpr,
+                    PLACES: tl.constexpr, BW: tl.constexpr, BC: tl.constexpr):  # fmt: skip
+    """A program takes BW windows, as in `_fire_pool`, and BC channels."""
     P: tl.constexpr = (H // 2) * (W // 2) if PLACES else 1
     row = tl.program_id(0) // P * BW + tl.arange(0, BW)[:, None]
     window = row * P + tl.program_id(0) % P
     channel = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
     here = channel < CH
-    inside, to = (row < rows) & here, window * CH + channel
-    if POOL:
-        at, inner = _corner(window, H, W, CH) + channel, _inner(tl.program_id(0) % P, W, CH) + channel
-        x0, x1, x2, x3 = _load(X, at, inside, W, CH)
-        y0, y1, y2, y3 = _load(Y, at, inside, W, CH)
-        a0, a1, a2, a3 = _lines(A, inner, here, W, CH, PLACES)
-        b0, b1, b2, b3 = _lines(B, inner, here, W, CH, PLACES)
-        u0, u1, u2, u3 = x0 * a0 + b0 + y0, x1 * a1 + b1 + y1, x2 * a2 + b2 + y2, x3 * a3 + b3 + y3
-        fires = (u0 >= 0) | (u1 >= 0) | (u2 >= 0) | (u3 >= 0)
-        won = tl.where(u0 >= 0, 0, tl.where(u1 >= 0, 1, tl.where(u2 >= 0, 2, 3)))
-        tl.store(Z + to, _state(fires, u0 + u1 + u2 + u3).to(Z.dtype.element_ty), inside)
-        tl.store(WON + to, tl.where(fires, won, 0).to(tl.uint8), inside)
-    else:
-        x, y = tl.load(X + to, inside, 0).to(tl.float32), tl.load(Y + to, inside, 0).to(tl.float32)
-        u = x * tl.load(A + channel, here, 0) + tl.load(B + channel, here, 0) + y
-        tl.store(Z + to, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
+    inside = (row < rows) & here
+    at, inner = _corner(window, H, W, CH) + channel, _inner(tl.program_id(0) % P, W, CH) + channel
+    x0, x1, x2, x3 = _load(X, at, inside, W, CH)
+    y0, y1, y2, y3 = _load(Y, at, inside, W, CH)
+    a0, a1, a2, a3 = _lines(A, inner, here, W, CH, PLACES)
+    b0, b1, b2, b3 = _lines(B, inner, here, W, CH, PLACES)
+    u0, u1, u2, u3 = x0 * a0 + b0 + y0, x1 * a1 + b1 + y1, x2 * a2 + b2 + y2, x3 * a3 + b3 + y3
+    fires = (u0 >= 0) | (u1 >= 0) | (u2 >= 0) | (u3 >= 0)
+    won = tl.where(u0 >= 0, 0, tl.where(u1 >= 0, 1, tl.where(u2 >= 0, 2, 3)))
+    state = _state(fires, u0 + u1 + u2 + u3)
+    tl.store(Z + window * CH + channel, state.to(Z.dtype.element_ty), inside)
+    tl.store(WON + window * CH + channel, tl.where(fires, won, 0).to(tl.uint8), inside)
 
 
 @triton.jit
@@ -195,15 +191,7 @@ def threshold_pool(
 ) -> None:
     """The same with a fluctuation y."""
     grid, shape = _cut(x, alpha, height, width)
-    _threshold[grid](x, y, alpha, bias, z, won, *shape, CHANNELS, True, num_warps=2, enable_fp_fusion=False)
-
-
-def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
-    """The states z = sgn(α x + b + y) themselves: to predict with, where nothing is compiled."""
-    (rows, units), wide = x.shape, per_program(x.shape[1], CHANNELS)
-    high = max(1, 1024 // wide)
-    grid, shape = (-(-rows // high), -(-units // wide)), (rows, 1, 1, units, False, high, wide)
-    _threshold[grid](x, y, alpha, bias, z, z, *shape, False, num_warps=4, enable_fp_fusion=False)
+    _threshold_pool[grid](x, y, alpha, bias, z, won, *shape, CHANNELS, num_warps=2, enable_fp_fusion=False)
 
 
 def _cut(x: Tensor, k: Tensor, height: int, width: int) -> tuple[tuple[int, int], tuple[int, ...]]:
