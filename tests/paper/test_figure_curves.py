@@ -12,6 +12,7 @@ from nsm.paper.figure_curves import (
     mean_curve,
     worst,
 )
+from nsm.paper.runs import SCALED
 from paper_results import make_up, scaled
 
 
@@ -27,7 +28,7 @@ def test_scaling(records):
     figure = draw_scaling(record)
     assert figure.get_suptitle() == "PI-MNIST, scaled weights of trained networks, n = 5"
     lines = figure.axes[0].get_legend_handles_labels()[1]
-    assert lines == ["NSM", "StNN", "ReLU network", "additive noise"]
+    assert lines == list(SCALED)
     record["curves"]["StNN"]["weights"]["0.1"]["mean"] = 20.0
     said = caption_scaling(record)
     assert "n = 5" in said

@@ -21,13 +21,17 @@ RESULTS = Path("results")
 #: From the palette of Okabe and Ito, which the colour-blind can tell apart; line styles differ as well.
 COLORS = {
     "NSM": "#0072B2",
+    "NSM, harder inputs": "#000000",
     "StNN": "#D55E00",
     "ReLU": "#009E73",
     "additive noise": "#56B4E9",
     "BinConcrete": "#E69F00",
     "sigmoid": "#CC79A7",
 }
-STYLES = {"NSM": "-", "StNN": "--", "ReLU": ":", "additive noise": "-.", "BinConcrete": "--", "sigmoid": ":"}
+STYLES = {
+    "NSM": "-", "NSM, harder inputs": "-", "StNN": "--", "ReLU": ":", "additive noise": "-.", "BinConcrete": "--",
+    "sigmoid": ":",
+}  # fmt: skip
 
 
 def write(name: str, result: dict[str, Any], results: Path = RESULTS) -> dict[str, Any]:
