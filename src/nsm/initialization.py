@@ -2,8 +2,9 @@
 
 import copy
 import math
-from collections.abc import Callable
-from typing import Unpack
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, fx, nn
@@ -49,7 +50,7 @@ def initialize(model: nn.Module, batch: Tensor) -> nn.Module:
 
     def set_once(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if isinstance(layer, NSMLayer) and layer not in done:
-            _set_from(layer, arguments[0])
+            set_from(layer, arguments[0])
             done.add(layer)
 
     hooks = [layer.register_forward_pre_hook(set_once) for layer in layers]
@@ -61,17 +62,18 @@ def initialize(model: nn.Module, batch: Tensor) -> nn.Module:
     return model
 
 
-def _set_from(layer: NSMLayer, z: Tensor) -> None:
-    """β ← 1/std(x − r y) and b ← −β r, for t = β x + b y; r makes the mean vanish.
+def set_from(layer: NSMLayer, z: Tensor, mean: Tensor | float = 0.0, spread: float = 1.0) -> None:
+    """Give a layer's t on states z a mean, one for each feature, and a standard deviation.
 
-    x = w·z/‖w‖ and y = 1/(√2 s ‖w‖), with the norm of the taps inside the image: without padding y is constant
-    and this is the paper's β ← 1/σ, b ← −μ ‖w‖ √2 s/σ.
+    For t = β x + b y: r = mean(x)/mean(y), β ← spread/std(x − r y) and b ← mean/mean(y) − β r. x = w·z/‖w‖ and
+    y = 1/(√2 s ‖w‖), with the norm of the taps inside the image: without padding y is constant and this is, for mean 0
+    and spread 1, the paper's β ← 1/σ, b ← −μ ‖w‖ √2 s/σ.
     """
     unit = torch.ones_like(layer.beta)
-    mean, variance = functional.moments(
+    sums, variance = functional.moments(
         z, layer.weight, None, unit, noise=layer.noise, inputs=layer.inputs, wiring=layer.wiring
     )
-    x = functional.erf_argument(mean, variance)
+    x = functional.erf_argument(sums, variance)
     y = torch.rsqrt(2 * variance).expand(x.shape)
     feature = -3 if isinstance(layer, NSMConv2d) else -1
     x, y = (v.double().movedim(feature, 0).flatten(1) for v in (x, y))  # (features, batch · positions)
@@ -79,10 +81,11 @@ def _set_from(layer: NSMLayer, z: Tensor) -> None:
     centred = x - r[:, None] * y
     std = centred.std(1, correction=0)
     alive = std > 1e-6 * (1 + x.abs().mean(1))  # also False for NaN: a feature without variance
-    beta = (1 / std).to(layer.beta.dtype)
-    layer.beta[alive] = beta[alive].reshape(-1, *[1] * (layer.beta.dim() - 1)).expand_as(layer.beta[alive])
+    beta = spread / std
+    own = beta.to(layer.beta.dtype)[alive]
+    layer.beta[alive] = own.reshape(-1, *[1] * (layer.beta.dim() - 1)).expand_as(layer.beta[alive])
     if layer.bias is not None:
-        layer.bias[alive] = (-r / std).to(layer.bias.dtype)[alive]
+        layer.bias[alive] = (mean / y.mean(1) - beta * r).to(layer.bias.dtype)[alive]
 
 
 def _describe(batch: Tensor) -> str:
@@ -93,7 +96,7 @@ def _describe(batch: Tensor) -> str:
 
 # ------------------------------------------------------------------------- from a trained deterministic network
 
-_FRESH = 1 / math.sqrt(3)  # of n weights that are uniform in ±1/√n, the length
+FRESH = 1 / math.sqrt(3)  # of n weights that are uniform in ±1/√n, the length
 _ACTIVATIONS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus,
     nn.Softsign, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh, nn.Hardtanh, nn.Hardswish, nn.LogSigmoid, nn.Threshold,
@@ -145,17 +148,12 @@ def convert(model: nn.Module, **law: Unpack[Law]) -> nn.Module:
     _refuse_hidden_functions(graph)
     new: dict[str, nn.Module] = {}
     hidden: set[fx.Node] = set()
-    for node in graph.nodes:
-        if not isinstance(layer := _module(node, modules), nn.Linear | nn.Conv2d):
-            continue
-        name, (norms, activation) = str(node.target), _find_activation(node, modules)
-        if activation is None:
-            continue
+    for node, layer, norms, activation in _hidden_layers(graph, modules):
         hidden |= {node, activation}
         kind = _kind_of_input(node, modules, hidden, outside=law.get("inputs", "binary"))
         machine = counterpart(layer, **(law | {"inputs": kind}))
         _copy_pre_activation(machine, layer, [m for norm in norms if isinstance(m := _module(norm, modules), _NORMS)])
-        new[name] = machine
+        new[str(node.target)] = machine
         new |= {str(absorbed.target): nn.Identity() for absorbed in (*norms, activation)}
     for node in graph.nodes:
         module, name = _module(node, modules), str(node.target)
@@ -217,6 +215,29 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     return model
 
 
+@torch.no_grad()
+def pre_activations(trained: nn.Module, batch: Tensor) -> list[Tensor]:
+    """What the layers that `convert` makes stochastic give to their activations, norms and all, but before a pool.
+
+    In the order of their modules, which is that of the NSM layers in `convert`'s copy; of a layer used twice its first.
+    """
+    trained = _copy(trained).eval()
+    modules = dict(trained.named_modules())
+    last = {str(n.target): str([n, *norms][-1].target) for n, _, norms, _ in _hidden_layers(_trace(trained), modules)}
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, *passed: Any) -> None:  # the module, its inputs and its output
+        found.setdefault(name, passed[-1])
+
+    hooks = [modules[norm].register_forward_hook(partial(keep, name)) for name, norm in last.items()]
+    try:
+        trained(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [found[name] for name in modules if name in found]
+
+
 def _behind_the_states(model: nn.Module) -> set[str]:
     """Names of the modules that are used after the last NSM layer."""
     used = [str(node.target) for node in _trace(model).nodes if node.op == "call_module"]
@@ -248,6 +269,17 @@ def _refuse_hidden_functions(graph: fx.Graph) -> None:
 
 def _module(node: fx.Node, modules: dict[str, nn.Module]) -> nn.Module | None:
     return modules[str(node.target)] if node.op == "call_module" else None
+
+
+def _hidden_layers(
+    graph: fx.Graph, modules: dict[str, nn.Module]
+) -> Iterator[tuple[fx.Node, nn.Linear | nn.Conv2d, list[fx.Node], fx.Node]]:
+    """Every use of a layer that feeds an activation, with the batch norms between them, in the order of use."""
+    for node in graph.nodes:
+        if isinstance(layer := _module(node, modules), nn.Linear | nn.Conv2d):
+            norms, activation = _find_activation(node, modules)
+            if activation is not None:
+                yield node, layer, norms, activation
 
 
 def _find_activation(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[list[fx.Node], fx.Node | None]:
@@ -305,13 +337,13 @@ def _copy_pre_activation(
         weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
         bias = scale * ((0 if bias is None else bias) - norm.running_mean) + (0 if norm.bias is None else norm.bias)
     length = weight.flatten(1).norm(dim=1)
-    scale = torch.where(length > 0, _FRESH / length, 1)
+    scale = torch.where(length > 0, FRESH / length, 1)
     new.weight.copy_(weight * scale.reshape(-1, *[1] * (weight.dim() - 1)))
     new.beta.copy_(length)
     if bias is not None:
         if new.bias is None:  # the norm brought one
             new.bias = nn.Parameter(torch.empty_like(length))
-        new.bias.copy_((2 * new.noise.variance) ** 0.5 * _FRESH * bias)
+        new.bias.copy_((2 * new.noise.variance) ** 0.5 * FRESH * bias)
 
 
 def _plain_weight(layer: nn.Linear | nn.Conv2d) -> Tensor:

@@ -59,6 +59,8 @@ class Recipe:
         initialize: Set β and b of NSM units from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start; of several
             networks, each takes that of its own seed, as far as there are such.
+        imitate: Inputs on which every layer is then fitted to what that network computes there, in place of
+            ``initialize``; 0 to begin with its weights as they are.
         num_samples: Monte-Carlo samples for the validation error.
         measure_last: Last epochs in which that error is measured; None for all.
         seed: Seed of weights, order, augmentation and noise.
@@ -108,6 +110,7 @@ class Recipe:
     input_flip: float = _least(0, 0.0, below=1)
     initialize: bool = True
     init_from: str | None = None
+    imitate: int = _least(0, 0)
     num_samples: int = _least(1, 10)
     measure_last: int | None = _least(1, None)
     seed: int = _least(0, 0)

@@ -14,6 +14,7 @@ from nsm import checkpoint
 from nsm.batches import Batches, derive
 from nsm.checkpoint import Checkpoint, CheckpointError
 from nsm.ensemble import Ensemble
+from nsm.imitation import imitate
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
 from nsm.processes import gather, on_first, reduce, share_buffers
@@ -46,15 +47,21 @@ class State:
     def begin(self, folder: Path | None) -> None:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
         recipe, device, text = self.recipe, self.fabric.device, repr(self.model)
+        if recipe.imitate and not recipe.init_from:
+            raise ValueError(f"Expected argument `init_from` with imitate={recipe.imitate}, but got {recipe.init_from}")
         members = self._members()
         for k, member in enumerate(members):
             torch.manual_seed(derive(recipe.seed, "start", k))
             if k:
                 _draw_anew(member)
-            if recipe.init_from:
-                start_from(member, _trained(recipe.init_from, recipe.seed + k).to(device))
+            some = Generator().manual_seed(derive(recipe.seed, "initialize", k))
+            trained = _trained(recipe.init_from, recipe.seed + k).to(device) if recipe.init_from else None
+            if trained is not None and recipe.imitate:
+                imitate(member, trained, self.batches.head(recipe.imitate, some))
+                continue
+            if trained is not None:
+                start_from(member, trained)
             if recipe.initialize and any(isinstance(module, NSMLayer) for module in member.modules()):
-                some = Generator().manual_seed(derive(recipe.seed, "initialize", k))
                 initialize(member, self.batches.head(INITIAL_BATCH, some))
         self._assemble(members)
         torch.manual_seed(derive(recipe.seed, "noise", self.fabric.global_rank))
