@@ -77,6 +77,10 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "1e-3 mean smooth": {"lr": 1e-3, "label_smoothing": 0.1} | _MEAN,
             "1e-3 mean two samples": {"lr": 1e-3, "loss_samples": 2} | _MEAN,
             "plain": {},
+            "dcnn": {"unit": "dCNN"},
+            "imitate": {"imitate": 300},
+            "imitate mean decay": {"imitate": 300, "weight_decay": 0.05} | _MEAN,
+            "imitate 1e-3 mean decay": {"imitate": 300, "lr": 1e-3, "weight_decay": 0.015} | _MEAN,
         },
     ),
 }
@@ -92,7 +96,12 @@ def variant(grid: str, name: str, epochs: int | None, last: int, inputs: tuple[i
         mean = max(1, round(recipe.average_epochs * share)) if recipe.average_epochs > 1 else 1
         decay = round(recipe.weight_decay / share, 9)  # so that as large a share of the run is remembered
         recipe = replace(recipe, epochs=epochs, schedule_epochs=shorter, average_epochs=mean, weight_decay=decay)
-    return Run(name=f"{grid} {name}".replace(" ", "-"), recipe=recipe, inputs=inputs)
+    start = _name(grid, "dcnn") if recipe.imitate else None  # which has not seen the validation data either
+    return Run(name=_name(grid, name), recipe=recipe, inputs=inputs, start=start)
+
+
+def _name(grid: str, variant: str) -> str:
+    return f"{grid} {variant}".replace(" ", "-")
 
 
 def table(runs: dict[str, Run], results: Path) -> list[dict[str, Any]]:
@@ -131,7 +140,8 @@ def main() -> int:
     inputs = tuple(asked.inputs) if asked.inputs else None
     runs = {name: variant(asked.grid, name, asked.epochs, asked.last, inputs) for name in changes}
     some = [runs[name] for name in asked.only or changes]
-    waiting = jobs(some, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together)
+    known = {run.name: run for run in runs.values()}
+    waiting = jobs(some, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together, known=known)
     left = work_through(
         waiting,
         work=asked.work,
