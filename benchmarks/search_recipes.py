@@ -141,7 +141,9 @@ def main() -> int:
     runs = {name: variant(asked.grid, name, asked.epochs, asked.last, inputs) for name in changes}
     some = [runs[name] for name in asked.only or changes]
     known = {run.name: run for run in runs.values()}
-    waiting = jobs(some, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together, known=known)
+    waiting = jobs(
+        some, work=asked.work, results=asked.results, seeds=asked.seeds, together=asked.together, known=known
+    )
     left = work_through(
         waiting,
         work=asked.work,

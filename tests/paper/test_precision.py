@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from nsm import data
 from nsm.ensemble import Ensemble
@@ -39,7 +40,8 @@ def test_weights_of_networks_side_by_side_stay_on_their_own_grids(digits, name):
 def test_a_small_run_makes_rows_and_a_picture(digits):
     recipe = replace(precision.RECIPES["NSM"], epochs=2, lr=1e-3)
     with torch.random.fork_rng():
-        rows = precision._train(recipe, digits, digits, digits, (2, 4, None), 2, 2.0, 5)
+        found = precision._train(recipe, digits, digits, (2, 4, None), 2, 2.0, 5)
+        rows = [outcome.tested(digits, 5) for outcome in found]
     assert [len(row["at_rails"]) for row in rows] == [3, 3, 3]
     assert rows[0]["at_rails"][0] == pytest.approx(
         1 / 24, abs=2e-3
@@ -88,15 +90,19 @@ def test_networks_that_were_not_rounded_are_noticed(digits):
 
 
 def test_the_rate_is_the_one_that_is_best_on_validation_digits(monkeypatch, tmp_path):
-    """With outcomes given: the lowest test error at another rate does not matter, and every try is kept."""
-    outcomes = {1e-4: (3.0, 1.0), 3e-4: (2.0, 9.0), 1e-3: (2.5, 0.5)}  # rate: validation and test error
+    """With outcomes given: the others never see the test digits, but every try is kept."""
+    validation = {1e-4: 3.0, 3e-4: 2.0, 1e-3: 2.5}
 
-    def train(recipe, digits, held_out, test, bits, seeds, reach, num_samples):
-        validation, mean = outcomes[recipe.lr]
-        row = {"lr": recipe.lr, "mean": mean, "standard_error": 0.1, "n": seeds, "at_rails": [0.0, 0.1]}
-        return [{**row, "validation_error": validation} for _ in bits]
+    def train(recipe, digits, held_out, bits, seeds, reach, num_samples):
+        networks: list[nn.Module] = [nn.Linear(1, 1).requires_grad_(recipe.lr == 3e-4) for _ in range(seeds)]
+        return [precision._Outcome(recipe.lr, networks, validation[recipe.lr], [0.0, 0.1]) for _ in bits]
+
+    def error(network, digits, num_samples, seed):
+        assert network.weight.requires_grad, "a network of another rate was tested"
+        return 9.0
 
     monkeypatch.setattr(precision, "_train", train)
+    monkeypatch.setattr(precision, "_error", error)
     result = precision.run(seeds=2, epochs=4, results=tmp_path)
     assert len(result["rows"]) == 3 * len(precision.BITS)
     for row in result["rows"]:

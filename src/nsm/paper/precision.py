@@ -10,7 +10,7 @@ On a GPU all precisions and seeds of a network are trained side by side.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from nsm.ensemble import Ensemble
 from nsm.layers import Stochastic
 from nsm.paper.fixed_point import FixedPoint, at_rails, round_stochastically
 from nsm.paper.learning import device, learn, start
+from nsm.paper.runs import summary
 from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, logarithmic, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
@@ -116,29 +117,42 @@ def run(
         held_out, test = (_first(data.load("mnist", split).to(device()), count) for split in ("validation", "test"))
         rows = []
         for name, recipe in recipes.items():
-            tried = [
-                _train(replace(recipe, lr=lr), digits, held_out, test, bits, seeds, reach, num_samples) for lr in rates
-            ]
+            tried = [_train(replace(recipe, lr=lr), digits, held_out, bits, seeds, reach, num_samples) for lr in rates]
             for b, outcomes in zip(bits, zip(*tried, strict=True), strict=True):  # of each rate
-                best = min(outcomes, key=lambda row: row["validation_error"])
-                tries = {f"{row['lr']:g}": row["validation_error"] for row in outcomes}
-                rows.append({"network": name, "bits": b, **best, "validation_error_by_lr": tries})
+                best = min(outcomes, key=lambda outcome: outcome.validation_error)
+                tries = {"validation_error_by_lr": {f"{each.lr:g}": each.validation_error for each in outcomes}}
+                rows.append({"network": name, "bits": b, **best.tested(test, num_samples), **tries})
         return {"rows": rows}
 
     return measured(NAME, settings, measure, draw, results)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Networks of one kind, precision and rate, one for each seed."""
+
+    lr: float
+    networks: list[nn.Module]
+    validation_error: float
+    at_rails: list[float]
+
+    def tested(self, test: data.Dataset, num_samples: int) -> dict[str, Any]:
+        """What the record says of them: the test digits are for the rate that was chosen alone."""
+        values = [_error(network, test, num_samples, seed) for seed, network in enumerate(self.networks)]
+        said = {key: getattr(self, key) for key in ("lr", "validation_error", "at_rails")}
+        return {**summary(values), **said}
 
 
 def _train(
     recipe: Recipe,
     digits: data.Dataset,
     held_out: data.Dataset,
-    test: data.Dataset,
     bits: tuple[int | None, ...],
     seeds: int,
     reach: float,
     num_samples: int,
-) -> list[dict[str, Any]]:
-    """All precisions and seeds of one network side by side; for each precision its errors and saturation."""
+) -> list[_Outcome]:
+    """All precisions and seeds of one network side by side."""
     with torch.random.fork_rng():
         members = [start(replace(recipe, seed=seed), digits) for _ in bits for seed in range(seeds)]
     precisions = [b for b in bits for _ in range(seeds)]
@@ -151,30 +165,19 @@ def _train(
             rails.append(storage.at_rails())
             last = epoch
     storage.check()
-    networks = [ensemble.member(k) for k in range(ensemble.size)]
-    chosen_on = [_error(network, held_out, max(1, num_samples // 5), k) for k, network in enumerate(networks)]
-    errors = torch.tensor([_error(network, test, num_samples, k) for k, network in enumerate(networks)])
     share = torch.stack(rails).unflatten(1, (len(bits), seeds)).mean(2)  # (epochs + 1, bits)
-    rows = []
-    for k, values in enumerate(errors.double().unflatten(0, (len(bits), seeds))):
-        rows.append(
-            {
-                "lr": recipe.lr,
-                "mean": 100 * values.mean().item(),
-                "standard_error": 100 * values.std().item() / math.sqrt(seeds) if seeds > 1 else None,
-                "n": seeds,
-                "values": (100 * values).tolist(),
-                "validation_error": 100 * sum(chosen_on[k * seeds : (k + 1) * seeds]) / seeds,
-                "at_rails": share[:, k].tolist(),
-            }
-        )
-    return rows
+    found = []
+    for k in range(len(bits)):
+        networks = [ensemble.member(k * seeds + seed) for seed in range(seeds)]
+        errors = [_error(network, held_out, max(1, num_samples // 5), seed) for seed, network in enumerate(networks)]
+        found.append(_Outcome(recipe.lr, networks, sum(errors) / seeds, share[:, k].tolist()))
+    return found
 
 
 def _error(network: nn.Module, digits: data.Dataset, num_samples: int, seed: int) -> float:
     noisy = any(isinstance(module, Stochastic) for module in network.modules())
     found = predict(network, digits.inputs, num_samples if noisy else 1, seed=seed)
-    return float((found.label != digits.labels).float().mean())
+    return 100 * float((found.label != digits.labels).float().mean())
 
 
 def _first(dataset: data.Dataset, count: int) -> data.Dataset:
