@@ -26,6 +26,7 @@ _DROP_MORE: dict[str, Any] = {"input_dropout": 0.3}
 _FLIP: dict[str, Any] = {"input_flip": 0.05}
 _LEVEL: dict[str, Any] = {"data": "mnist-grey", "input_level": 0.3}
 _MEAN: dict[str, Any] = {"average_epochs": 20}
+_IMITATE = {"init_from": "dcnn", "imitate": 300}
 GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
     "pi-mnist": (
         PI_MNIST,
@@ -78,10 +79,14 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "1e-3 mean two samples": {"lr": 1e-3, "loss_samples": 2} | _MEAN,
             "plain": {},
             "dcnn": {"unit": "dCNN"},
-            "imitate": {"imitate": 300},
-            "imitate mean decay": {"imitate": 300, "weight_decay": 0.05} | _MEAN,
-            "imitate 1e-3 mean decay": {"imitate": 300, "lr": 1e-3, "weight_decay": 0.015} | _MEAN,
+            "imitate": _IMITATE,
+            "imitate mean decay": {"weight_decay": 0.05} | _IMITATE | _MEAN,
+            "imitate 1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.015} | _IMITATE | _MEAN,
         },
+    ),
+    "mnist-start": (  # a few epochs tell how much a start is worth
+        MNIST_CNN,
+        {"dcnn": {"unit": "dCNN"}, "fresh": {}, "trained": {"init_from": "dcnn"}, "imitate": _IMITATE},
     ),
 }
 
@@ -89,15 +94,16 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
 def variant(grid: str, name: str, epochs: int | None, last: int, inputs: tuple[int, int] | None) -> Run:
     """The run of one variant; fewer epochs than the recipe's shrink its schedule alike, and the memory of its decay."""
     base, changes = GRIDS[grid]
-    recipe = replace(base, **changes[name], num_samples=100, measure_last=last)
+    others = dict(changes[name])
+    start = others.pop("init_from", None)  # another variant, which has not seen the validation data either
+    recipe = replace(base, **others, num_samples=100, measure_last=last)
     if epochs is not None:
         share = epochs / recipe.epochs
         shorter = max(1, round(recipe.schedule_epochs * share))
         mean = max(1, round(recipe.average_epochs * share)) if recipe.average_epochs > 1 else 1
         decay = round(recipe.weight_decay / share, 9)  # so that as large a share of the run is remembered
         recipe = replace(recipe, epochs=epochs, schedule_epochs=shorter, average_epochs=mean, weight_decay=decay)
-    start = _name(grid, "dcnn") if recipe.imitate else None  # which has not seen the validation data either
-    return Run(name=_name(grid, name), recipe=recipe, inputs=inputs, start=start)
+    return Run(name=_name(grid, name), recipe=recipe, inputs=inputs, start=start and _name(grid, start))
 
 
 def _name(grid: str, variant: str) -> str:
