@@ -122,7 +122,8 @@ def convert(model: nn.Module, **law: Unpack[Law]) -> nn.Module:
     pre-activation: β = ‖w‖, b = √2 s ‖v‖ × bias. Their length is free, but sets the pace of learning; weights of a
     trained network have grown, so ‖v‖ = 1/√3, which a fresh layer's have on average. Dropout goes, since the noise
     takes its place; weight normalisation is resolved; a layer without an activation, like the classifier, stays.
-    The scale of the activations changes all the same, so `initialize` and some training usually follow.
+    The scale of the activations changes all the same, so `initialize`, or `nsm.imitation.imitate`, and some training
+    usually follow.
 
     Args:
         model: a trained module, traceable by ``torch.fx``, with its activations as modules.

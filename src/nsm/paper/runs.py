@@ -101,6 +101,7 @@ class Quick:
             lr=1e-3,
             schedule="constant",
             average_epochs=1,
+            imitate=min(run.recipe.imitate, 50),
         )
         return replace(run, recipe=recipe, inputs=self.inputs, quick=True)
 
