@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -114,7 +115,11 @@ def test_all_is_everything_and_each_can_be_had_alone(place, monkeypatch, capsys)
         (figure_percentiles, "_networks", {}),
         (figure_weights, "_watch", {}),
         (figure_statistics, "_compare", {"step": [], "histograms": {}, "curves": {}, "cosines": {}}),
-        (precision, "_train", [{"lr": 1e-3, "validation_error": 1.0}] * len(precision.BITS)),
+        (
+            precision,
+            "_train",
+            [SimpleNamespace(lr=1e-3, validation_error=1.0, tested=lambda *_: {})] * len(precision.BITS),
+        ),
     ],
 )
 def test_a_figure_is_not_run_again(tmp_path, monkeypatch, module, inner, outcome):
