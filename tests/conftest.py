@@ -5,6 +5,7 @@ Without a GPU, Triton's kernels run in its interpreter, which must be asked for 
 
 import math
 import os
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -21,6 +22,9 @@ if find_spec("triton") and not torch.cuda.is_available():
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes beside each other, each with one thread
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; Ctrl-C is tested too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MOST_COMPARISONS = 1000
 

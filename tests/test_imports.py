@@ -16,7 +16,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["noise", "estimators", "recipes", "data"],
     ["wiring", "functional", "firing"],
     ["signs", "layers", "sequential"],
-    ["initialization", "networks"],
+    ["initialization", "networks", "imitation"],
     ["stages", "chain", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
     ["sharding", "processes", "steps", "display", "state", "training"],
