@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nsm.initialization import FRESH, pre_activations, set_from, start_from
+from nsm.initialization import FRESH, before_first_use, pre_activations, set_from, start_from
 from nsm.layers import NSMLayer
 from nsm.wiring import Convolution
 
@@ -42,19 +42,8 @@ def imitate(model: nn.Module, trained: nn.Module, batch: Tensor) -> nn.Module:
     """
     start_from(model, trained)
     layers = [module for module in model.modules() if isinstance(module, NSMLayer)]
-    left = dict(zip(layers, pre_activations(trained, batch), strict=True))
-
-    def fit_once(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if isinstance(layer, NSMLayer) and layer in left:
-            _fit(layer, arguments[0], left.pop(layer))
-
-    hooks = [layer.register_forward_pre_hook(fit_once) for layer in layers]
-    try:
-        model(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return model
+    wanted = dict(zip(layers, pre_activations(trained, batch), strict=True))
+    return before_first_use(model, batch, lambda layer, z: _fit(layer, z, wanted[layer]))
 
 
 def _fit(layer: NSMLayer, z: Tensor, h: Tensor) -> None:

@@ -38,22 +38,23 @@ def initialize(model: nn.Module, batch: Tensor) -> nn.Module:
     >>> torch.allclose(t.mean(0), torch.zeros(5), atol=1e-4), torch.allclose(t.var(0, correction=0), torch.ones(5))
     (True, True)
     """
-    if not isinstance(batch, Tensor) or not batch.is_floating_point():
-        kind = batch.dtype if isinstance(batch, Tensor) else type(batch).__name__
-        raise TypeError(f"Expected argument `batch` to be a floating-point tensor, but got {kind}")
-    if batch.numel() == 0 or not batch.isfinite().all():
-        raise ValueError(f"Expected argument `batch` to be finite and not empty, but got {_describe(batch)}")
+    return before_first_use(model, batch, set_from)
+
+
+def before_first_use(model: nn.Module, batch: Tensor, begin: Callable[[NSMLayer, Tensor], None]) -> nn.Module:
+    """Run a batch through a model; ``begin`` gets each NSM layer, and the states that reach it, before it draws."""
+    _check_batch(batch)
     layers = [module for module in model.modules() if isinstance(module, NSMLayer)]
     if not layers:
         raise ValueError(f"Expected argument `model` to contain NSM layers, but got {type(model).__name__} without any")
     done: set[NSMLayer] = set()
 
-    def set_once(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def begin_once(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if isinstance(layer, NSMLayer) and layer not in done:
-            set_from(layer, arguments[0])
+            begin(layer, arguments[0])
             done.add(layer)
 
-    hooks = [layer.register_forward_pre_hook(set_once) for layer in layers]
+    hooks = [layer.register_forward_pre_hook(begin_once) for layer in layers]
     try:
         model(batch)
     finally:
@@ -86,6 +87,14 @@ def set_from(layer: NSMLayer, z: Tensor, mean: Tensor | float = 0.0, spread: flo
     layer.beta[alive] = own.reshape(-1, *[1] * (layer.beta.dim() - 1)).expand_as(layer.beta[alive])
     if layer.bias is not None:
         layer.bias[alive] = (mean / y.mean(1) - beta * r).to(layer.bias.dtype)[alive]
+
+
+def _check_batch(batch: Tensor) -> None:
+    if not isinstance(batch, Tensor) or not batch.is_floating_point():
+        kind = batch.dtype if isinstance(batch, Tensor) else type(batch).__name__
+        raise TypeError(f"Expected argument `batch` to be a floating-point tensor, but got {kind}")
+    if batch.numel() == 0 or not batch.isfinite().all():
+        raise ValueError(f"Expected argument `batch` to be finite and not empty, but got {_describe(batch)}")
 
 
 def _describe(batch: Tensor) -> str:
@@ -222,20 +231,17 @@ def pre_activations(trained: nn.Module, batch: Tensor) -> list[Tensor]:
 
     In the order of their modules, which is that of the NSM layers in `convert`'s copy; of a layer used twice its first.
     """
-    trained = _copy(trained).eval()
+    _check_batch(batch)
+    trained = _copy(trained).eval()  # whose hooks go with it
     modules = dict(trained.named_modules())
-    last = {str(n.target): str([n, *norms][-1].target) for n, _, norms, _ in _hidden_layers(_trace(trained), modules)}
     found: dict[str, Tensor] = {}
 
     def keep(name: str, *passed: Any) -> None:  # the module, its inputs and its output
         found.setdefault(name, passed[-1])
 
-    hooks = [modules[norm].register_forward_hook(partial(keep, name)) for name, norm in last.items()]
-    try:
-        trained(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for node, _, norms, _ in _hidden_layers(_trace(trained), modules):
+        modules[str([node, *norms][-1].target)].register_forward_hook(partial(keep, str(node.target)))
+    trained(batch)
     return [found[name] for name in modules if name in found]
 
 
