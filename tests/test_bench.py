@@ -13,6 +13,7 @@ from nsm.bench import __main__ as program
 from nsm.bench import blankout, checks, inference, kernels, learning, peers, probes, scaling, works
 from nsm.bench.timing import Contender, Race, Timing, Wrong, interleave, quartiles, race
 from nsm.kernels import fire_cpu
+from nsm.layers import NSMLayer
 from nsm.networks import bnsm, mnist_cnn, relu
 
 # ------------------------------------------------------------------------- timing
@@ -246,6 +247,17 @@ def test_a_network_that_does_not_learn_is_found_out():
     recipe = replace(learning.recipe_for("mnist", "cpu", "dCNN", False), batch_size=10, lr=1e-12)
     with learning.learner(recipe, learning.images("mnist", 100)) as one, pytest.raises(Wrong, match="loss to fall"):
         one.check()
+
+
+def test_a_layer_that_does_not_learn_is_found_out(monkeypatch):
+    recipe = replace(learning.recipe_for("mnist", "cpu", "neuron", False), batch_size=10)
+    monkeypatch.setitem(learning.WARM_STEPS, "cpu", 2)
+    monkeypatch.setattr(checks, "learns", list)
+    with learning.learner(recipe, learning.images("mnist", 100)) as one:
+        layer = next(module for module in one.state.network.modules() if isinstance(module, NSMLayer))
+        layer.weight.register_hook(torch.zeros_like)  # as if the gradient had been lost before it
+        with pytest.raises(Wrong, match=r"every parameter to learn, but conv1\S*weight"):
+            one.check()
 
 
 def test_whole_runs(monkeypatch):

@@ -142,7 +142,8 @@ class _Threshold(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
         """sgn(α x + b + y)."""
         ctx.save_for_backward(x, k, c)
-        return sgn(alpha * x + bias + y).to(x.dtype)
+        states = sgn(alpha * x + bias + y)
+        return states if states.dtype == x.dtype else states.to(x.dtype)  # torch 2.11 has no way back from an idle cast
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]

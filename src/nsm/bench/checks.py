@@ -1,7 +1,7 @@
 """What must hold of a result before its time is printed; each raises `Wrong` otherwise."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,13 @@ def learns(losses: Sequence[float]) -> None:
     first, last = sum(losses[:some]) / some, sum(losses[-some:]) / some
     if not last < 0.95 * first:
         raise Wrong(f"Expected the loss to fall, but it went from {first:.3f} to {last:.3f}")
+
+
+def moved(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """No parameter is what it was before; a loss may fall though gradients do not reach the first layers."""
+    for name, parameter in model.named_parameters():
+        if torch.equal(parameter, before[name]):
+            raise Wrong(f"Expected every parameter to learn, but {name} is what it was")
 
 
 def close(got: Tensor, expected: Tensor, tolerance: float, what: str, *, mean: bool = False) -> None:

@@ -41,9 +41,11 @@ class Learner:
         return self.step(*self.batch)
 
     def check(self) -> None:
-        """It learns, its compiled network gives what the eager one gives, and its noise follows the law."""
-        checks.learns([float(self().mean()) for _ in range(WARM_STEPS[self.inputs.device.type])])
+        """All of it learns, its compiled network gives what the eager one gives, and its noise follows the law."""
         network, recipe = self.state.network, self.state.recipe
+        before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        checks.learns([float(self().mean()) for _ in range(WARM_STEPS[self.inputs.device.type])])
+        checks.moved(network, before)
         passes = LAW_PASSES[self.inputs.device.type] if recipe.unit != "dCNN" else 1
         if recipe.compile:
             found, expected = (self._chances(how, passes) for how in (self.step.objective, self.step.plain_objective))
