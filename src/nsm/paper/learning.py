@@ -101,7 +101,7 @@ def learn(
         augment = Generator(fabric.device).manual_seed(derive(recipe.seed, "augment", 0))
         on_gpu = fabric.device.type == "cuda"
         lr = torch.tensor(recipe.lr, device=fabric.device) if on_gpu else recipe.lr
-        optimizer = torch.optim.Adam(ensemble.parameters(), lr=lr, capturable=on_gpu)
+        optimizer = torch.optim.Adam(ensemble.parameters(), lr=lr, capturable=on_gpu, fused=on_gpu)
         if after is not None:
             optimizer.register_step_post_hook(lambda *_: after())
 

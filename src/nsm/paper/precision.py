@@ -26,6 +26,7 @@ from nsm.paper.runs import summary
 from nsm.paper.showing import COLORS, RESULTS, STYLES, command, label, logarithmic, measured
 from nsm.recipes import PI_MNIST, PI_MNIST_STNN, Recipe
 from nsm.sampling import predict
+from nsm.steps import COMPILE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,8 @@ class Storage:
 
     def __init__(self, ensemble: Ensemble, bits: list[int | None], reach: float) -> None:
         self.weights = {n: p for n, p in ensemble.named_parameters() if n.endswith("weight") and p.dim() == 3}
+        on_gpu = next(ensemble.parameters()).is_cuda
+        self.rounded = torch.compile(round_stochastically, **COMPILE) if on_gpu else round_stochastically
         self.grids: dict[str, tuple[Tensor, Tensor]] = {}
         for name, weight in self.weights.items():  # (networks, out, in)
             grids = [FixedPoint(b, reach / math.sqrt(weight.shape[-1])) for b in bits]
@@ -61,7 +64,7 @@ class Storage:
     def round(self) -> None:
         """Put every weight on its grid."""
         for name, weight in self.weights.items():
-            weight.copy_(round_stochastically(weight, *self.grids[name]))
+            weight.copy_(self.rounded(weight, *self.grids[name]))
 
     @torch.no_grad()
     def check(self) -> None:

@@ -110,12 +110,14 @@ def _table3() -> list[Row]:
             trained = f"{short}-dcnn" if model in ("bNSM", "gNSM") else None
             learnt = replace(recipe, unit=model.removesuffix("*"))
             rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
+        brief = replace(recipe, unit="dCNN", epochs=60, schedule_epochs=30)  # for others to begin with
         fresh, imitating = (
             replace(each, data=recipe.data) for each in (recipes.CIFAR10_CNN_TUNED, recipes.CIFAR10_CNN_IMITATING)
         )
         for model, paper, learnt, trained in (
-            ("bNSM, tuned", papers[0], imitating, f"{short}-dcnn"),
-            ("gNSM, tuned", papers[1], replace(imitating, unit="gNSM"), f"{short}-dcnn"),
+            ("dCNN, short", None, brief, None),
+            ("bNSM, tuned", papers[0], imitating, f"{short}-dcnn-short"),
+            ("gNSM, tuned", papers[1], replace(imitating, unit="gNSM"), f"{short}-dcnn-short"),
             ("bNSM*, tuned", papers[3], fresh, None),
         ):
             rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
