@@ -10,6 +10,7 @@ On a GPU all precisions and seeds of a network are trained side by side.
 """
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,7 @@ def _train(
     num_samples: int,
 ) -> list[_Outcome]:
     """All precisions and seeds of one network side by side."""
+    print(f"{NAME}: {recipe.unit} at a rate of {recipe.lr:g}", file=sys.stderr, flush=True)
     with torch.random.fork_rng():
         members = [start(replace(recipe, seed=seed), digits) for _ in bits for seed in range(seeds)]
     precisions = [b for b in bits for _ in range(seeds)]
