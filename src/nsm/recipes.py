@@ -234,7 +234,8 @@ CIFAR100_CNN = replace(CIFAR10_CNN, data="cifar100")
 #: more slowly, a share of them taken away: the best of results/search/cifar10-cnn.
 CIFAR10_CNN_TUNED = replace(CIFAR10_CNN, lr=1e-3, weight_decay=0.015, average_epochs=20)
 
-#: The network of the row without a star: the same, beginning by imitating the trained network (``init_from=…``).
+#: The network of the row without a star: the same, beginning by imitating a trained network (``init_from=…``). The
+#: rest was chosen for networks that begin from nothing.
 CIFAR10_CNN_IMITATING = replace(CIFAR10_CNN_TUNED, imitate=300)
 
 #: Table 4: the all-convolutional network on DVS Gestures.

@@ -85,8 +85,8 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
     if shown:
         counted = (
             f"{run} rows of the paper were run, {len(theirs) - run} were not; [docs/paper.md](docs/paper.md) says why. "
-            f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure, chosen on validation "
-            "data ([results/search](results/search))."
+            f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure, with settings chosen on "
+            "validation data ([results/search](results/search)); CIFAR's were chosen from scratch."
         )
         lines += [
             f"Test errors in percent, ± one standard error over n seeds; {legend()}",
