@@ -62,3 +62,14 @@ def test_the_rows_in_order_within_a_limit(tmp_path):
     wrong = run("paper_runs.py", "nonsense", data=tmp_path)
     assert wrong.returncode == 2
     assert "but got nonsense" in wrong.stderr
+
+
+def test_the_tests_of_a_card_are_counted(tmp_path):
+    tests = tmp_path / "test_some.py"
+    some = "import pytest\n@pytest.mark.gpu\n@pytest.mark.parametrize('k', [1, 2, 3])\ndef test(k): assert k < 3\n"
+    tests.write_text(some)
+    done = run("cuda_tests.py", str(tests), "--results", str(tmp_path), data=tmp_path)
+    assert done.returncode == 1, done.stderr
+    found = json.loads((tmp_path / "cuda-tests.json").read_text())
+    assert [found[name] for name in ("tests", "failures", "errors", "skipped")] == [3, 1, 0, 0]
+    assert found["hardware"]

@@ -87,16 +87,16 @@ def save(path: Path, found: dict[str, Any]) -> list[Path]:
 
     Each row has its own commit, so a work can be measured again by itself; one that was not has a row that says so.
     """
-    if path.exists():
-        found = _merge(json.loads(path.read_text()), found)
-    record.write(path, whole(found))
+    found = whole(_merge(json.loads(path.read_text()), found) if path.exists() else found)
+    record.write(path, found)
     return [path, *plot(found, path.with_suffix(".png"))]
 
 
 def whole(found: dict[str, Any]) -> dict[str, Any]:
-    """With a row for every goal, in their order."""
-    rows = {row["work"]: row for row in found["rows"]}
-    return {**found, "rows": [rows.get(goal.what) or goal.row(None) for goal in goals(found["device"])]}
+    """With a row for every goal, in their order, and judged by it."""
+    old = {row["work"]: row for row in found["rows"]}
+    rows = [(goal, old.get(goal.what) or goal.row(None)) for goal in goals(found["device"])]
+    return {**found, "rows": [row if "reason" in row else goal.judge(row) for goal, row in rows]}
 
 
 def _merge(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
