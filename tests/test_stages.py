@@ -295,9 +295,9 @@ def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
 
 
 @pytest.mark.parametrize("noise", [nsm.Bernoulli(0.5), nsm.Bernoulli(0.3), nsm.Gaussian(0.5)], ids=str)
-def test_noise_at_neurons_by_a_kernel(noise):
+def test_noise_at_neurons_by_a_kernel(noise, monkeypatch):
     """In Triton's interpreter, on the states of a layer and, flattened, on those of the next."""
-    counters = pytest.importorskip("nsm.kernels.counters")
+    counters, toss = pytest.importorskip("nsm.kernels.counters"), pytest.importorskip("nsm.kernels.toss")
     torch.manual_seed(0)
     network = nn.Sequential(
         nsm.NSMConv2d(2, 5, 3, noise=noise), nn.MaxPool2d(2), nn.Flatten(), nsm.NSMLinear(30, 4, noise=noise)
@@ -307,9 +307,11 @@ def test_noise_at_neurons_by_a_kernel(noise):
     assert isinstance(first, Crossed)
     assert isinstance(second, Crossed)
     found = []
-    for kernel in (None, counters):
+    for kernel, cross in ((None, None), (counters, None), (counters, toss)):
         source = philox.Keyed(5, *rows)
         source.__dict__["kernel"] = kernel
+        monkeypatch.setattr(Crossed, "_kernel", lambda self, y, cross=cross: cross)
         with torch.no_grad(), philox.keyed(source):
             found.append(second(first.draw(first.share(z), 3)))
-    assert torch.equal(*found)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

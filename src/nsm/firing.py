@@ -110,12 +110,10 @@ def sample(
         parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
-        elif x.is_cuda and not vmapped and torch.compiler.is_compiling():
-            states = _Threshold.apply(*parts)
-        elif not x.is_cuda and x.numel() < _FEW:
-            states = thresholded(*parts)
+        elif x.is_cuda:
+            states = thresholded(*parts) if vmapped else _Threshold.apply(*parts)
         else:
-            states = operations.threshold(*parts)
+            states = thresholded(*parts) if x.numel() < _FEW else operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
 
@@ -136,7 +134,7 @@ def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c:
 
 
 class _Threshold(torch.autograd.Function):
-    """`operations.threshold` where torch compiles: it has the way forward, one pass, and a kernel the way back."""
+    """`operations.threshold` on CUDA: a compiler has the way forward in one pass, as fast as a kernel would be."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:

@@ -245,9 +245,23 @@ class Crossed(Layered):
     def draw(self, shared: tuple[Tensor, Tensor], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
         z, x = shared
-        y = self.product(self._noisy(z, samples)).unflatten(0, (samples, len(z)))
-        states = [self._states(x, each.contiguous()) for each in y]
+        y = self.product(self._noisy(z, samples)).contiguous()
+        if kernel := self._kernel(y):
+            return self._shaped(self._crossed(x, y, kernel))
+        states = [self._states(x, each) for each in y.unflatten(0, (samples, len(z)))]
         return self._shaped(states[0] if samples == 1 else torch.cat(states))
+
+    def _kernel(self, y: Tensor) -> Any:
+        """`nsm.kernels.toss` where it can do this stage, else None."""
+        return _toss_kernels() if y.is_cuda and y.dtype != torch.float64 and y.numel() else None
+
+    def _crossed(self, x: Tensor, y: Tensor, kernel: Any) -> Tensor:
+        """sgn(α x + b + y) behind the pool, of all samples of the inputs of x, by a kernel."""
+        line = (v.float().flatten() for v in self.mean)
+        if isinstance(self.layer.wiring, Convolution):
+            return kernel.cross(x, y, *line, self.pool)
+        flat = (v.view(-1, 1, 1, v.shape[-1]) for v in (x, y))
+        return kernel.cross(*flat, *line, self.pool).view(y.shape)
 
     def _noisy(self, z: Tensor, samples: int) -> Tensor:
         """(ξ − m) z in ``samples`` samples, (samples · inputs, ...); noise is numbered with the channels last."""
@@ -264,7 +278,7 @@ class Crossed(Layered):
 
     def _states(self, x: Tensor, y: Tensor) -> Tensor:
         """sgn(α x + b + y) behind the pool, from x and y (rows, height, width, units) or (rows, ..., units)."""
-        if not (firing.kernels_take(x) and self._whole(x)):
+        if x.is_cuda or not (firing.kernels_take(x) and self._whole(x)):
             alpha, b = self.mean
             u = alpha * x.to(alpha.dtype) + b + y
             return sgn(u if self.pool == (1, 1) else self._pooled(u)).to(x.dtype)

@@ -10,6 +10,7 @@ import torch
 from torch.func import vmap
 
 from nsm.estimators import sgn
+from nsm.firing import _Threshold
 from nsm.kernels import operations
 from twins import equal, erf, fma, pieces, problem
 
@@ -34,13 +35,12 @@ def test_fire_is_its_twin_bit_for_bit(shape, way):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.usefixtures("poisoned")
-def test_threshold_is_its_twin_bit_for_bit(shape, way):
-    device, dtype = way
-    x, k, c, _ = problem(*shape, dtype, device)
-    y, alpha, b, _ = problem(*shape, dtype, device, seed=1)
+def test_threshold_is_its_twin_bit_for_bit(shape, use):
+    """Which only C has."""
+    x, k, c, _ = problem(*shape, torch.float32, use("C"))
+    y, alpha, b, _ = problem(*shape, torch.float32, "cpu", seed=1)
     b = b.nan_to_num(posinf=1, neginf=-1)
-    twin = sgn(x.float() * alpha + b + y.float()).to(dtype)
-    assert equal(operations.threshold(x, y, alpha, b, k, c), twin)
+    assert equal(operations.threshold(x, y, alpha, b, k, c), sgn(x * alpha + b + y))
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5, 3 / 256])
@@ -70,7 +70,7 @@ def test_gradients_are_those_of_erf(shape, drawn, way):
     wide = [v.double().requires_grad_() for v in (x, k, c)]
     (torch.erf(wide[0] * wide[1] + wide[2]) * g).sum().backward()
     leaves = [v.clone().requires_grad_() for v in (x, k, c)]
-    states = operations.threshold(leaves[0], x, k, k, *leaves[1:]) if drawn else operations.fire(*leaves, key)
+    states = _Threshold.apply(leaves[0], x, k, k, *leaves[1:]) if drawn else operations.fire(*leaves, key)
     (states * g).sum().backward()
     for leaf, truth in zip(leaves, wide, strict=True):
         assert leaf.grad is not None
@@ -82,22 +82,19 @@ def test_gradients_are_those_of_erf(shape, drawn, way):
 @pytest.mark.parametrize("shape", [(1, 1), (9, 40)])
 @pytest.mark.usefixtures("poisoned")
 def test_members_side_by_side_are_those_one_by_one(shape, way):
-    """Each with its own key; keys are rows of a larger draw, and y and b are shared."""
+    """Each with its own key, a row of a larger draw."""
     device, dtype = way
     problems = [problem(*shape, dtype, device, seed) for seed in range(3)]
     x, k, c, _ = (torch.stack(parts) for parts in zip(*problems, strict=True))
     x, keys = x.nan_to_num(1.0), operations.new_keys(6, torch.device(device)).view(3, 2, 2)[:, 1]
-    y, b = x[0].clone(), k[0].clone()
     together = (
         vmap(operations.fire)(x, k, c, keys),
-        vmap(operations.threshold, (0, None, 0, None, 0, 0))(x, y, k, b, k, c),
         vmap(operations.blank, (0, None, 0))(x, 0.25, keys),
         *vmap(operations.fire_back)(x, x, k, c),
     )
     alone = [
         (
             operations.fire(x[m], k[m], c[m], keys[m]),
-            operations.threshold(x[m], y, k[m], b, k[m], c[m]),
             operations.blank(x[m], 0.25, keys[m]),
             *operations.fire_back(x[m], x[m], k[m], c[m]),
         )
@@ -105,6 +102,15 @@ def test_members_side_by_side_are_those_one_by_one(shape, way):
     ]
     for found, parts in zip(together, zip(*alone, strict=True), strict=True):
         assert equal(found, torch.stack(parts))
+
+
+def test_thresholds_side_by_side_are_those_one_by_one(use):
+    """What all members share, y and b, is given once."""
+    problems = [problem(9, 40, torch.float32, use("C"), seed) for seed in range(3)]
+    x, k, c, _ = (torch.stack(parts) for parts in zip(*problems, strict=True))
+    y, b = x[0].clone(), k[0].clone()
+    together = vmap(operations.threshold, (0, None, 0, None, 0, 0))(x, y, k, b, k, c)
+    assert equal(together, torch.stack([operations.threshold(x[m], y, k[m], b, k[m], c[m]) for m in range(3)]))
 
 
 def test_gradients_of_members_side_by_side(device):

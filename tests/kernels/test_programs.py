@@ -10,9 +10,9 @@ from nsm.philox import Keyed
 from twins import problem
 
 KERNELS = {
-    fire: ("_fire", "_threshold", "_back", "_blank"),
+    fire: ("_fire", "_back", "_blank"),
     pool: ("_fire_pool", "_threshold_pool", "_back_pool"),
-    toss: ("_chances", "_fire", "_draw"),
+    toss: ("_chances", "_fire", "_draw", "_cross"),
     counters: ("_words", "_integers", "_blank", "_jitter"),
 }
 MOST = 2_000_000_000  # numbers that a layer of kernels may have
@@ -51,10 +51,9 @@ def test_units_by_themselves(units, grids):
     """Where every position has a line of its own, all numbers of a picture are units."""
     x, line, key = meta(MOST // units, units), meta(units), meta(2, dtype=torch.int64)
     fire.fire(x, line, line, key, x)
-    fire.threshold(x, x, line, line, x)
     fire.fire_back(x, x, line, line, x, meta(2, fire.parts(x), units))
     fire.blank(x, 0.5, key, x)
-    check(grids, 4)
+    check(grids, 3)
 
 
 @pytest.mark.parametrize("places", [False, True])
@@ -78,11 +77,12 @@ def test_predicting(elements, grids):
     toss.chances(x, line, line, (1, 1))
     toss.fire(x, line, line, (1, 1), keyed, torch.bfloat16)
     toss.draw(x, 3, keyed, torch.bfloat16)
+    toss.cross(x, x, line, line, (1, 1))
     counters.words(row, row, keyed.key, 0, elements)
     counters.integers(row, row, keyed.key, 0, elements, torch.int32)
     counters.blank(row, row, keyed.key, 0, meta(1, elements), 0.1, Bernoulli(0.1).bound, torch.bfloat16)
     counters.jitter(row, row, keyed.key, 0, meta(1, elements), 0.1, torch.bfloat16)
-    check(grids, 7)
+    check(grids, 8)
 
 
 def test_fewer_and_larger_programs_draw_the_same(monkeypatch):
@@ -95,9 +95,10 @@ def test_fewer_and_larger_programs_draw_the_same(monkeypatch):
         monkeypatch.setattr(fire, "PROGRAMS", programs)
         e = toss.chances(picture, k, c, (1, 1))
         states = toss.fire(picture, k, c, (1, 1), rows, x.dtype), toss.draw(e, 1, rows, x.dtype)
+        crossed = toss.cross(picture, picture, k, k, (1, 1))
         numbers = counters.integers(*source.counters, 0, 1100, torch.int32), *counters.words(*source.counters, 0, 300)
         given = *source.counters, 0, x.nan_to_num()
         noisy = counters.blank(*given, 0.5, Bernoulli(0.5).bound, x.dtype), counters.jitter(*given, 0.5, x.dtype)
-        found.append((e, *states, *numbers, *noisy))
+        found.append((e, *states, crossed, *numbers, *noisy))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))

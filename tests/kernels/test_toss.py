@@ -90,9 +90,29 @@ def test_chances_and_states_of_a_product(shape, pool, local, dtype, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_nan_stays_nan(device):
     x, k, c = case((2, 2, 9), False, 2, torch.float32, device)
+    y = x.clone()
     x[1, 0, 1, 4] = float("nan")
     states = toss.fire(x, k, c, (2, 2), counters(source_of(2, device), 0), torch.bfloat16)
     assert states.isnan().nonzero().tolist() == [[1, 0, 0, 4]]
+    for one, other in ((x, y), (y, x)):
+        assert toss.cross(one, other, k, k, (2, 2)).isnan().nonzero().tolist() == [[1, 0, 0, 4]]
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("shape", "pool", "local"), SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_states_from_a_fluctuation(shape, pool, local, dtype, device):
+    """Three samples of two inputs, and a sum that is 0 to the bit."""
+    x, alpha, _ = case(shape, local, 2, dtype, device)
+    y = torch.randn(6, *shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    x[0, 0, 0, 0], y[0, 0, 0, 0] = 0, 0
+    b = alpha.roll(1, -1) * (torch.arange(shape[-1], device=device) > 0)
+    u = x.float().repeat(3, 1, 1, 1) * alpha + b + y.float()
+    expected = sgn(torch.nn.functional.max_pool2d(u.movedim(-1, 1), pool).movedim(1, -1))
+    found = toss.cross(x, y, alpha, b, pool)
+    assert found.dtype == dtype
+    assert torch.equal(found.float(), expected)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -65,7 +65,6 @@ def _kernel(device: str, case: str, what: str) -> Goal:
 
 _THERE_AND_BACK = {
     "fire": "states of four layers and back, synapse",
-    "threshold": "states of four layers and back, neuron",
     "fire_pool": "states behind a 2×2 pool and back, synapse",
     "threshold_pool": "states behind a 2×2 pool and back, neuron",
     "blank": "blank-out of states",
@@ -75,6 +74,7 @@ _KERNELS = {
         **_THERE_AND_BACK,
         "counters": "keyed random numbers",
         "toss": "keyed states behind a 2×2 pool",
+        "cross": "states behind a 2×2 pool in ten samples, neuron",
         "keyed blank": "keyed blank-out of states",
         "jitter": "keyed Gaussian noise of states",
         "blankout 1/2": "exact blank-out of synapses, p = 1/2",
@@ -83,6 +83,7 @@ _KERNELS = {
     },
     "cpu": {
         **_THERE_AND_BACK,
+        "threshold": "states of four layers and back, neuron",
         "synapse": "pictures to pooled states and back, synapse",
         "neuron": "pictures to pooled states and back, neuron",
         "bits": "MC 20 of 100 images, synapse, fp32",

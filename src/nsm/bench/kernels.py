@@ -43,18 +43,18 @@ def cases(device: str) -> dict[str, Callable[[], Case]]:
     """How to make every case of a device, by name."""
     found: dict[str, Callable[[], Case]] = {
         "fire": partial(_units, device, "fire"),
-        "threshold": partial(_units, device, "threshold"),
         "fire_pool": partial(_windows, device, "fire"),
         "threshold_pool": partial(_windows, device, "threshold"),
         "blank": partial(_blank, device),
     }
     if device == "cpu":
         return found | {
+            "threshold": partial(_units, device, "threshold"),
             "synapse": partial(_pictures, "synapse"),
             "neuron": partial(_pictures, "neuron"),
             "bits": _predict,
         }
-    found |= {"counters": partial(_counters, device), "toss": partial(_toss, device)}
+    found |= {"counters": partial(_counters, device), "toss": partial(_toss, device), "cross": partial(_cross, device)}
     found |= {"keyed blank": partial(_noisy, device, Bernoulli(0.5)), "jitter": partial(_noisy, device, Gaussian())}
     return found | {f"blankout {name}": partial(_blankout, device, p) for name, p in CHANCES.items()}
 
@@ -359,6 +359,26 @@ def _toss(device: str) -> Case:
             raise Wrong(f"Expected the states of the definition, but {apart:.2%} are others")
 
     return lambda: kernel.fire(x, k, c, pool, counters, torch.bfloat16), lambda: compiled(x, blocks), check
+
+
+def _cross(device: str) -> Case:
+    samples, inputs, (height, width, units), pool = 10, 1000, (8, 8, 64), (2, 2)  # the same layer, noise at neurons
+    kernel = import_module("nsm.kernels.toss")
+    x, *y = torch.randn(1 + samples, inputs, height, width, units, device=device).to(torch.bfloat16)
+    y, alpha, b = torch.stack(y), 0.1 + torch.rand(units, device=device), torch.randn(units, device=device) / 10
+
+    def plain(x: Tensor, y: Tensor) -> Tensor:
+        u = (alpha * x + b + y).flatten(0, 1)
+        return sgn(max_pool2d(u.movedim(-1, 1), pool).movedim(1, -1)).to(x.dtype)
+
+    compiled: Any = torch.compile(plain, dynamic=False)
+
+    def check(found: Tensor, expected: Tensor) -> None:  # but for a sum that is rounded once
+        apart = float((found != expected).float().mean())
+        if not apart < 1e-4:
+            raise Wrong(f"Expected the states of the definition, but {apart:.2%} are others")
+
+    return lambda: kernel.cross(x, y.flatten(0, 1), alpha, b, pool), lambda: compiled(x, y), check
 
 
 def _blankout(device: str, p: float) -> Case:

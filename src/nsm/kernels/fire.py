@@ -81,16 +81,6 @@ def _fire(X, K, C, KEY, Z, rows, apart, UNITS: tl.constexpr, BG: tl.constexpr):
 
 
 @triton.jit
-def _threshold(X, Y, A, B, Z, size, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    i, member = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
-    X, Y, Z, A, B = X + member * size, Y + member * size, Z + member * size, A + member * UNITS, B + member * UNITS
-    inside, unit = i < size, i % UNITS
-    x, y = tl.load(X + i, inside, 0).to(tl.float32), tl.load(Y + i, inside, 0).to(tl.float32)
-    u = x * tl.load(A + unit, inside, 0) + tl.load(B + unit, inside, 0) + y
-    tl.store(Z + i, _state(u >= 0, u).to(Z.dtype.element_ty), inside)
-
-
-@triton.jit
 def _back(G, X, K, C, DX, PARTS, rows, units, each, BM: tl.constexpr, BU: tl.constexpr):
     """A program takes ``each`` rows of BU units, and leaves its share of the sums in PARTS (2, programs, units)."""
     member = tl.program_id(2).to(tl.int64)
@@ -148,13 +138,6 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor, z: Tensor) -> None:
     (rows, units), groups = x.shape[-2:], 64
     grid = -(-rows * -(-units // 8) // groups), _members(key)
     _fire[grid](x, k, c, key, z, rows, key.stride(0), units, groups, num_warps=2, enable_fp_fusion=False)
-
-
-def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, z: Tensor) -> None:
-    """States z = sgn(α x + b + y)."""
-    (rows, units), many = x.shape[-2:], 1024
-    grid = -(-rows * units // many), _members(bias)
-    _threshold[grid](x, y, alpha, bias, z, rows * units, units, many, num_warps=4, enable_fp_fusion=False)
 
 
 def _tiles(rows: int, units: int) -> tuple[int, int, int]:

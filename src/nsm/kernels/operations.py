@@ -33,8 +33,7 @@ does them at once; what else there is takes its turn.
 
 On CUDA the kernels are Triton's (`nsm.kernels.fire`, `nsm.kernels.pool`), on the CPU they are C
 (`nsm.kernels.fire_cpu`): the same states bit for bit. All tensors are contiguous, lines in float32, keys in int64.
-A step that torch compiles for CUDA has `threshold` from the compiler and its way back from the kernel of `fire`
-(`nsm.firing`): the kernel of `threshold` serves predictions, and networks side by side.
+Only on the CPU has `threshold` a kernel: on CUDA a compiler is as fast (`nsm.firing`).
 """
 
 import math
@@ -126,7 +125,10 @@ def fire(x: Tensor, k: Tensor, c: Tensor, key: Tensor) -> Tensor:
 
 @operation("threshold")
 def threshold(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
-    """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it."""
+    """States sgn(α x + b + y), whose gradient is that of erf(k x + c); ``alpha`` and ``bias`` are constants to it.
+
+    On the CPU.
+    """
     z = torch.empty_like(x)
     _kernels(x)[0].threshold(x, y, alpha, bias, z)
     return z
@@ -183,8 +185,9 @@ def _threshold_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 fire.register_autograd(_fire_backward, setup_context=_keep)
 threshold.register_autograd(_threshold_backward, setup_context=_keep)
-for each in (fire, threshold, fire_back, blank):
+for each in (fire, fire_back, blank):
     side_by_side(each, at_once=True)
+side_by_side(threshold)
 
 
 # ------------------------------------------------------------------------- the largest state in windows of 2×2

@@ -3,6 +3,7 @@
     chances(x, k, c, pool)     2P − 1 of the largest state in every window: erf(k x + c), then `functional.pooled`
     fire(x, k, c, pool, rows)  the same, and a state drawn from it
     draw(e, samples, rows)     states from 2P − 1 that all samples share
+    cross(x, y, α, b, pool)    sgn(α x + b + y), the largest in every window, with x that all samples share
 
 Products are (rows, height, width, units). Noise is that of `nsm.philox.Keyed`: eight 16-bit lanes from the counter
 (block, input, sample, draw), lane ℓ of block j for the element ℓ·blocks + j of a row. A product and the sum
@@ -24,6 +25,15 @@ from nsm.kernels.fire import _erf, _state, per_program
 CHANCES = 256, 4
 FIRE = 128, 2
 DRAW = 64, 1
+CROSS = 1024, 4
+
+
+@triton.jit
+def _place(at, i, j, WIDTH: tl.constexpr, UNITS: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr):
+    """Where the unit in line i and column j of the windows ``at`` lies in its row."""
+    output = at // UNITS
+    corner = output // (WIDTH // RIGHT) * (DOWN * WIDTH) + output % (WIDTH // RIGHT) * RIGHT
+    return at if DOWN * RIGHT == 1 else (corner + i * WIDTH + j) * UNITS + at % UNITS
 
 
 @triton.jit
@@ -33,15 +43,13 @@ def _chance(
     LOCAL: tl.constexpr,
 ):  # fmt: skip
     """2P − 1 of the elements ``at`` of one row; k and c depend on the position if LOCAL."""
-    unit, output = at % UNITS, at // UNITS
-    corner = output // (WIDTH // RIGHT) * (DOWN * WIDTH) + output % (WIDTH // RIGHT) * RIGHT
     off = tl.full(at.shape, 1.0, tl.float32)
     e = off
     for i in tl.static_range(DOWN):
         for j in tl.static_range(RIGHT):
-            here = (corner + i * WIDTH + j) * UNITS + unit
+            here = _place(at, i, j, WIDTH, UNITS, DOWN, RIGHT)
             x = tl.load(X + row * (SIZE * UNITS) + here, inside, 0).to(tl.float32)
-            parameter = here if LOCAL else unit
+            parameter = here if LOCAL else at % UNITS
             e = _erf(tl.fma(x, tl.load(K + parameter, inside, 0), tl.load(C + parameter, inside, 0)))
             off = off * tl.fma(e, -0.5, 0.5)
     return e if DOWN * RIGHT == 1 else tl.fma(off, -2.0, 1.0)
@@ -155,6 +163,27 @@ def _draw(E, Z, KEY, INPUTS, SAMPLES, number, several, elements, blocks, BLOCK: 
         _draw_lane(z, d, most7, j + 7 * blocks, in7)
 
 
+@triton.jit
+def _cross(
+    X, Y, A, B, Z, inputs, elements,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, UNITS: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
+    LOCAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < elements
+    X, Y = X + row % inputs * (SIZE * UNITS), Y + row * (SIZE * UNITS)
+    most = tl.full(at.shape, float("-inf"), tl.float32)
+    for i in tl.static_range(DOWN):
+        for j in tl.static_range(RIGHT):
+            here = _place(at, i, j, WIDTH, UNITS, DOWN, RIGHT)
+            x, y = tl.load(X + here, inside, 0).to(tl.float32), tl.load(Y + here, inside, 0).to(tl.float32)
+            parameter = here if LOCAL else at % UNITS
+            u = x * tl.load(A + parameter, inside, 0) + tl.load(B + parameter, inside, 0) + y
+            most = tl.maximum(most, u, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(Z + row * elements + at, _state(most >= 0, most).to(Z.dtype.element_ty), inside)
+
+
 # ------------------------------------------------------------------------- for tensors
 
 
@@ -213,6 +242,25 @@ def draw(e: Tensor, samples: int, rows: Rows, dtype: torch.dtype) -> Tensor:
         e, z, rows.key, rows.inputs, rows.samples, rows.number, samples, elements, blocks, many,
         num_warps=warps, enable_fp_fusion=False,
     )  # fmt: skip
+    return z
+
+
+def cross(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, pool: tuple[int, int]) -> Tensor:
+    """States behind the pool, (samples · inputs, height, width, units), of the type of ``y``; NaN where there is one.
+
+    Args:
+        x: the product, (inputs, height, width, units), contiguous.
+        y: the fluctuation, (samples · inputs, height, width, units), contiguous.
+        alpha: the slope of E[u] in x, float32 with units elements, or with height · width · units.
+        bias: the offset, likewise.
+        pool: height and width of a window.
+    """
+    shape, geometry = _geometry(y, alpha, pool)
+    z = torch.empty(shape, device=y.device, dtype=y.dtype)
+    elements, (least, warps) = z[0].numel(), CROSS
+    many = per_program(elements, least)
+    grid = len(y), triton.cdiv(elements, many)
+    _cross[grid](x, y, alpha, bias, z, len(x), elements, *geometry, many, num_warps=warps, enable_fp_fusion=False)
     return z
 
 
