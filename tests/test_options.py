@@ -12,7 +12,7 @@ from torch import Generator, nn
 import nsm
 from nsm import checkpoint
 from nsm.batches import Batches
-from nsm.data import Dataset
+from nsm.data import Dataset, random_cutout
 from nsm.processes import Interrupted
 from nsm.signs import Binarize, binarize
 from nsm.steps import Step
@@ -30,6 +30,7 @@ ALL = replace(
     loss_samples=2,
     average_epochs=2,
     input_dropout=0.2,
+    input_cutout=2,
     input_swap=0.1,
     input_flip=0.1,
     schedule="cosine",
@@ -202,6 +203,15 @@ def test_pixels_are_wiped_out_and_swapped_in_training_alone():
     for mine, its, rate in ((ink, other == -1, 0.4), (ink, other == 1, 0.3), (~ink, other == -1, 1.0)):
         assert abs(float((x[mine & its] == -1).float().mean()) - rate) < 0.025  # beyond 6 standard deviations
     assert abs(float((x[~ink & (other == 1)] == 1).float().mean()) - 0.1) < 0.02
+
+
+def test_a_square_is_wiped_out_in_training_alone():
+    batches = Batches(tiny(50), replace(TINY, input_cutout=3, batch_size=50), CPU)
+    ((what, _),) = batches.epoch(0, torch.arange(50)[None], 0)
+    x, _ = batches.read(*what, generator=Generator().manual_seed(0))
+    assert torch.equal(x, random_cutout(tiny(50).inputs, 3, fill=-1, generator=Generator().manual_seed(0)))
+    assert not torch.equal(x, tiny(50).inputs)
+    assert torch.equal(torch.cat([inputs for inputs, _ in batches.all()]), tiny(50).inputs)
 
 
 @pytest.mark.parametrize("chance", [CERTAIN, 0.3])

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils import data
 
-from nsm.data import DataError, Dataset, random_crop, random_flip, random_shift
+from nsm.data import DataError, Dataset, random_crop, random_cutout, random_flip, random_shift
 from nsm.recipes import Recipe
 from nsm.signs import binarize
 
@@ -131,6 +131,8 @@ class Batches:
                 images = random_shift(images, 2, fill=fill, generator=generator)
             case "crop-flip":
                 images = random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
+        if side := self.recipe.input_cutout:
+            images = random_cutout(images, side, fill=fill, generator=generator)
         if reach := self.recipe.input_level:
             chance = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
             images, fill = binarize(images - reach * (2 * chance - 1)), -1.0

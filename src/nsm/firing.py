@@ -7,13 +7,12 @@ state and back, is one operation each way (`nsm.kernels.operations`), with the 2
 import math
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from nsm import functional, philox
-from nsm.estimators import Estimator, Probability, sgn
+from nsm.estimators import Estimator, Probability
 from nsm.functional import Draw, Inputs, Site
 from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
@@ -110,10 +109,10 @@ def sample(
         parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
-        elif x.is_cuda:
-            states = thresholded(*parts) if vmapped else _Threshold.apply(*parts)
+        elif x.is_cuda or x.numel() < _FEW:
+            states = thresholded(*parts)
         else:
-            states = thresholded(*parts) if x.numel() < _FEW else operations.threshold(*parts)
+            states = operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
 
@@ -131,23 +130,6 @@ def mean_line(
 def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """`operations.threshold` as torch has it: states sgn(α x + b + y), and the gradient of erf t."""
     return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
-
-
-class _Threshold(torch.autograd.Function):
-    """`operations.threshold` on CUDA: a compiler has the way forward in one pass, as fast as a kernel would be."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
-        """sgn(α x + b + y)."""
-        ctx.save_for_backward(x, k, c)
-        states = sgn(alpha * x + bias + y)
-        return states if states.dtype == x.dtype else states.to(x.dtype)  # torch 2.11 has no way back from an idle cast
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of erf(k x + c)."""
-        dx, dk, dc = operations.erf_back(g, *ctx.saved_tensors)
-        return dx, None, None, None, dk, dc
 
 
 def product(z: Tensor, weight: Tensor, wiring: Wiring) -> Tensor:

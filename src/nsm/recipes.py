@@ -53,6 +53,8 @@ class Recipe:
             whenever it is learned from; 0 to leave that to the network, which cuts at ½.
         input_dropout: Share of the pixels of every training input that is wiped out, to the value of an empty pixel.
             Inputs to infer from are whole.
+        input_cutout: Side, in pixels, of a square in every training input that is wiped out likewise; its middle is any
+            pixel.
         input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
         input_flip: Chance of a pixel of ±1 to be flipped, if that raises the loss, in a copy of every training input
             that is learned from beside it; 0 for no copies.
@@ -106,6 +108,7 @@ class Recipe:
     augmentation: Literal["none", "shift", "crop-flip"] = "none"
     input_level: float = _least(0, 0.0, below=0.5)
     input_dropout: float = _least(0, 0.0, below=1)
+    input_cutout: int = _least(0, 0)
     input_swap: float = _least(0, 0.0, below=1)
     input_flip: float = _least(0, 0.0, below=1)
     initialize: bool = True

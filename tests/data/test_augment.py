@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nsm.data import DataError, random_crop, random_flip, random_shift
+from nsm.data import DataError, random_crop, random_cutout, random_flip, random_shift
 
 
 def places(height, width):
@@ -46,8 +46,33 @@ def test_shift_keeps_what_stays_inside():
     assert (out == -7).any()
 
 
+@pytest.mark.parametrize("side", [1, 2, 3])
+def test_a_square_is_wiped_out_around_any_pixel(side):
+    images = places(5, 6).expand(3000, 2, 5, 6)
+    out = random_cutout(images, side, fill=-1, generator=torch.Generator().manual_seed(0))
+    seen = torch.zeros(5, 6, dtype=torch.int64)
+    holes = {}
+    for y in range(5):
+        for x in range(6):
+            hole = images[0].clone()
+            top, left = max(0, y - side // 2), max(0, x - side // 2)
+            hole[:, top : y - side // 2 + side, left : x - side // 2 + side] = -1
+            holes[y, x] = hole
+    for image in out:
+        (middle,) = [middle for middle, hole in holes.items() if hole.equal(image)]
+        seen[middle] += 1
+    # 30 equally likely pixels, 100 expected each; a uniform draw stays within ±70 but for odds under 1e-9
+    assert int(seen.min()) > 30
+    assert int(seen.max()) < 170
+
+
 @pytest.mark.parametrize(
-    "augment", [lambda x, g: random_crop(x, 2, generator=g), lambda x, g: random_flip(x, generator=g)]
+    "augment",
+    [
+        lambda x, g: random_crop(x, 2, generator=g),
+        lambda x, g: random_cutout(x, 2, generator=g),
+        lambda x, g: random_flip(x, generator=g),
+    ],
 )
 def test_the_generator_alone_decides(augment):
     images = torch.rand(64, 3, 8, 8)
@@ -63,6 +88,7 @@ def test_the_generator_alone_decides(augment):
 def test_an_empty_batch_stays_empty():
     assert random_crop(torch.zeros(0, 3, 8, 8), 2).shape == (0, 3, 8, 8)
     assert random_flip(torch.zeros(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+    assert random_cutout(torch.zeros(0, 3, 8, 8), 2).shape == (0, 3, 8, 8)
 
 
 def test_bad_arguments():
@@ -72,6 +98,8 @@ def test_bad_arguments():
         random_crop(torch.zeros(1, 3, 8, 8), -1)
     with pytest.raises(DataError, match="`size`"):
         random_crop(torch.zeros(1, 3, 8, 8), 1, (11, 8))
+    with pytest.raises(DataError, match="`side`"):
+        random_cutout(torch.zeros(1, 3, 8, 8), 0)
 
 
 @pytest.mark.gpu
@@ -81,3 +109,4 @@ def test_on_the_device():
     assert seeded[0].equal(seeded[1])
     assert seeded[0].is_cuda
     assert random_flip(images, generator=torch.Generator().manual_seed(0)).is_cuda
+    assert random_cutout(images, 2, generator=torch.Generator("cuda").manual_seed(0)).eq(0).any()

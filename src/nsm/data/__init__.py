@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsm.data.augment import random_crop, random_flip, random_shift
+    from nsm.data.augment import random_crop, random_cutout, random_flip, random_shift
     from nsm.data.catalogue import names
     from nsm.data.cifar import read_cifar, read_cifar_pickle
     from nsm.data.dataset import Dataset
@@ -31,6 +31,7 @@ _HOME = {  # public name -> the module it lives in
     "load": "loading",
     "names": "catalogue",
     "random_crop": "augment",
+    "random_cutout": "augment",
     "random_flip": "augment",
     "random_shift": "augment",
     "read_aedat": "events",
@@ -51,6 +52,7 @@ __all__ = [
     "load",
     "names",
     "random_crop",
+    "random_cutout",
     "random_flip",
     "random_shift",
     "read_aedat",

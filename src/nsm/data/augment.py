@@ -1,6 +1,6 @@
-"""Random crops, flips and shifts of a whole batch at once, on the device it lives on.
+"""Random crops, flips, shifts and holes in a whole batch at once, on the device it lives on.
 
-Each image moves on its own. Every function draws from ``generator`` alone where one is given, so that a seed
+Each image is changed on its own. Every function draws from ``generator`` alone where one is given, so that a seed
 fixes the augmentation whatever else draws random numbers.
 """
 
@@ -72,6 +72,25 @@ def random_flip(images: Tensor, *, generator: Generator | None = None) -> Tensor
     _check(images)
     mirrored = _draw(images, 2, generator).bool()[:, None, None, None]
     return torch.where(mirrored, images.flip(-1), images)
+
+
+def random_cutout(images: Tensor, side: int, *, fill: float = 0.0, generator: Generator | None = None) -> Tensor:
+    """Wipe out a square in each image, whose middle is any pixel: near a border, less of it is seen.
+
+    Example:
+        >>> holes = random_cutout(torch.ones(100, 3, 8, 8), 2).eq(0)
+        >>> holes.any(1).equal(holes.all(1)), holes[:, 0].sum((1, 2)).unique().tolist()
+        (True, [1, 2, 4])
+    """
+    _check(images)
+    if side < 1:
+        raise DataError(f"Expected argument `side` to be at least 1, but got {side}")
+    within = []
+    for size in images.shape[2:]:
+        first = _draw(images, size, generator)[:, None] - side // 2
+        at = torch.arange(size, device=images.device)
+        within.append((at >= first) & (at < first + side))  # (B, size)
+    return images.masked_fill((within[0][:, :, None] & within[1][:, None, :])[:, None], fill)
 
 
 def _draw(images: Tensor, below: int, generator: Generator | None) -> Tensor:
