@@ -17,7 +17,7 @@ from typing import Any
 from nsm import record
 from nsm.paper.queue import jobs, work_through
 from nsm.paper.runs import Run, result_path, same, summary
-from nsm.recipes import CIFAR10_CNN, EMNIST_CNN, MNIST_CNN, PI_MNIST, Recipe
+from nsm.recipes import CIFAR10_CNN, CIFAR10_CNN_TUNED, EMNIST_CNN, MNIST_CNN, PI_MNIST, Recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,9 +74,6 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "1e-3 mean cosine": {"lr": 1e-3, "schedule": "cosine", "schedule_epochs": 1} | _MEAN,
             "1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.015} | _MEAN,
             "1e-3 mean more decay": {"lr": 1e-3, "weight_decay": 0.06} | _MEAN,
-            "1e-3 mean decay cutout 8": {"lr": 1e-3, "weight_decay": 0.015, "input_cutout": 8} | _MEAN,
-            "1e-3 mean decay cutout 12": {"lr": 1e-3, "weight_decay": 0.015, "input_cutout": 12} | _MEAN,
-            "1e-3 mean more decay cutout 8": {"lr": 1e-3, "weight_decay": 0.06, "input_cutout": 8} | _MEAN,
             "3e-3 mean decay": {"lr": 3e-3, "weight_decay": 0.015} | _MEAN,
             "1e-3 mean smooth": {"lr": 1e-3, "label_smoothing": 0.1} | _MEAN,
             "1e-3 mean two samples": {"lr": 1e-3, "loss_samples": 2} | _MEAN,
@@ -85,6 +82,15 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "imitate": _IMITATE,
             "imitate mean decay": {"weight_decay": 0.05} | _IMITATE | _MEAN,
             "imitate 1e-3 mean decay": {"lr": 1e-3, "weight_decay": 0.015} | _IMITATE | _MEAN,
+        },
+    ),
+    "cifar10-harder": (  # around the best of cifar10-cnn
+        CIFAR10_CNN_TUNED,
+        {
+            "tuned": {},
+            "cutout 8": {"input_cutout": 8},
+            "cutout 12": {"input_cutout": 12},
+            "cutout 8 more decay": {"input_cutout": 8, "weight_decay": 0.06},
         },
     ),
     "mnist-start": (  # a few epochs tell how much a start is worth
