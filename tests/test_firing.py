@@ -51,17 +51,38 @@ def test_a_layer_fires_with_its_probability_and_its_gradient(make, law, fast):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_both_ways_to_a_threshold_are_one(compiled, use):
+def test_all_ways_to_a_threshold_are_one(compiled, way):
+    """Of which the kernel of `operations.threshold` is C alone."""
+    device, dtype = way
     torch.manual_seed(0)
-    x, y = torch.randn(2, 50, 7, device=use("C"))
-    alpha, bias, k, c = torch.randn(4, 7)
+    x, y = torch.randn(2, 50, 7, device=device).to(dtype)
+    alpha, bias, k, c = torch.randn(4, 7, device=device)
     leaves, g = [v.requires_grad_() for v in (x, k, c)], torch.randn_like(x)
-    found = []
-    for fire in (firing.thresholded, operations.threshold):
+    found, kernel = [], operations._kernels(x)[0] is fire_cpu
+    for fire in (firing.thresholded, firing._Threshold.apply, *((operations.threshold,) if kernel else ())):
         run = torch.compile(lambda *parts, fire=fire: fire(*parts), backend="aot_eager", fullgraph=True)
         states = (run if compiled else fire)(x, y, alpha, bias, k, c)
         found.append((states, *torch.autograd.grad(states, leaves, g)))
-    for one, other in zip(*found, strict=True):
+    for plain, half, *whole in zip(*found, strict=True):
+        torch.testing.assert_close(half, plain, rtol=1e-4 if dtype == torch.float32 else 1e-2, atol=1e-5)
+        assert all(torch.equal(half, each) for each in whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("few", [0, 2**20])
+def test_small_and_large_layers_on_cuda_fire_and_learn_alike(few, monkeypatch):
+    """A layer takes the way of its size, and its states and gradients do not depend on it."""
+    monkeypatch.setitem(firing._FEW, "cuda", few)
+    torch.manual_seed(0)
+    layer, z = nsm.NSMLinear(64, 32).cuda(), torch.randn(200, 64, device="cuda").sign().requires_grad_()
+    g = torch.randn(200, 32, device="cuda")
+    with mock.patch.object(firing, "thresholded", wraps=firing.thresholded) as plain:
+        states = layer(z)
+    assert plain.called == (few > 0)
+    assert states.abs().unique().tolist() == [1]
+    found = torch.autograd.grad((states * g).sum(), [z, *layer.parameters()])
+    truth = torch.autograd.grad((torch.erf(layer.erf_argument(z)) * g).sum(), [z, *layer.parameters()])
+    for one, other in zip(found, truth, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -116,7 +137,7 @@ def no_kernels(monkeypatch):
 @pytest.mark.parametrize("law", [{"site": "synapse", "draw": "moments"}, {}])
 def test_layers_do_without_kernels_where_there_are_none(law, monkeypatch):
     layer, z = nsm.NSMLinear(70, 9, **law), torch.ones(4, 3, 70)
-    monkeypatch.setattr(firing, "_FEW", 0)
+    monkeypatch.setitem(firing._FEW, "cpu", 0)
     if fire_cpu.ready():
         with pytest.raises(AssertionError):
             layer(z)

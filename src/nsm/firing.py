@@ -7,19 +7,20 @@ state and back, is one operation each way (`nsm.kernels.operations`), with the 2
 import math
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from nsm import functional, philox
-from nsm.estimators import Estimator, Probability
+from nsm.estimators import Estimator, Probability, sgn
 from nsm.functional import Draw, Inputs, Site
 from nsm.kernels import fire_cpu, operations
 from nsm.noise import Bernoulli, Noise, transformed
 from nsm.wiring import Convolution, Dense, Wiring
 
 TRITON = find_spec("triton") is not None
-_FEW = 2**17  # numbers, on the CPU: to call a kernel costs more than to compare them
+_FEW = {"cpu": 2**17, "cuda": 2**20}  # numbers: to call a kernel costs more than to compare them
 REACH = 2**31 - 2**24  # of the kernels' indices, which have 32 bits and go on for a little behind the end
 
 
@@ -109,10 +110,10 @@ def sample(
         parts = rows, y.contiguous().view(rows.shape), *mean(), k, c
         if pooled:
             states = operations.threshold_pool(*parts, *size)[0]
-        elif x.is_cuda or x.numel() < _FEW:
+        elif (vmapped and x.is_cuda) or x.numel() < _FEW[x.device.type]:
             states = thresholded(*parts)
         else:
-            states = operations.threshold(*parts)
+            states = _Threshold.apply(*parts) if x.is_cuda else operations.threshold(*parts)
     shape = (len(x), x.shape[1] // 2, x.shape[2] // 2, x.shape[3]) if pooled else x.shape
     return wiring.units_back(states.view(shape))
 
@@ -130,6 +131,23 @@ def mean_line(
 def thresholded(x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
     """`operations.threshold` as torch has it: states sgn(α x + b + y), and the gradient of erf t."""
     return Probability()(k * x + c, lambda: alpha * x.detach() + bias + y).to(x.dtype)
+
+
+class _Threshold(torch.autograd.Function):
+    """`operations.threshold` on CUDA: forward in one pass if it is compiled, and back by the kernel of `fire`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, alpha: Tensor, bias: Tensor, k: Tensor, c: Tensor) -> Tensor:
+        """sgn(α x + b + y)."""
+        ctx.save_for_backward(x, k, c)
+        states = sgn(alpha * x + bias + y)
+        return states if states.dtype == x.dtype else states.to(x.dtype)  # torch 2.11 has no way back from an idle cast
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of erf(k x + c)."""
+        dx, dk, dc = operations.erf_back(g, *ctx.saved_tensors)
+        return dx, None, None, None, dk, dc
 
 
 def product(z: Tensor, weight: Tensor, wiring: Wiring) -> Tensor:

@@ -66,6 +66,7 @@ class Step:
         self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
         self.samples, self.smoothing, self.flips = recipe.loss_samples, recipe.label_smoothing, recipe.input_flip
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
+        self.one = torch.ones((), device=fabric.device)  # where a backward pass begins, else made anew in every step
         self.synchronous = fabric.device.type == "cpu"
         self.losses, self.update = batch_losses, optimizer.step
         self.objective = torch.compile(self.plain_objective, **COMPILE) if whole else self.plain_objective
@@ -92,7 +93,7 @@ class Step:
             if self.flips:
                 inputs, labels, scale = *self._with_harder(inputs, labels, scale), scale / 2
             loss, losses, _ = self.objective(inputs, labels, scale)
-        self.fabric.backward(loss)
+        self.fabric.backward(loss, self.one.to(loss.dtype))
         if self.synchronous:
             gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
             self.finite.logical_and_(sharding.whole(get_total_norm(gradients)).isfinite() & losses.isfinite().all())
@@ -141,7 +142,7 @@ class GraphedStep(Step):
     """
 
     WARM = 3
-    together = 10
+    together = 25
 
     def __init__(self, *arguments: Any, generators: tuple[torch.Generator, ...] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
