@@ -16,7 +16,7 @@ from nsm.kernels import bits
 from nsm.layers import NSMConv2d, NSMLinear, deterministic
 from nsm.networks import bnsm, cifar_cnn, mnist_cnn, pi_mnist_mlp
 from nsm.sampling import Confident, _split, predict
-from nsm.stages import Crossed, fuse
+from nsm.stages import Crossed, Stage, fuse
 
 LAW: Any = {"site": "synapse", "draw": "moments"}
 unit = partial(bnsm, **LAW)
@@ -266,12 +266,18 @@ def test_wrong_shapes_have_the_layers_message():
         (partial(nsm.NSMConv2d, 1, 4, 5, bias=False), (2, 2), (1, 9, 9)),
         (partial(nsm.NSMConv2d, 2, 3, 3, beta_shape=(6, 4)), (3, 2), (2, 8, 6)),
         (partial(nsm.NSMConv2d, 2, 3, 3), (1, 1), (2, 8, 6)),
+        (partial(nsm.NSMConv2d, 2, 3, 3), (1, 1), (2, 2, 5, 4)),
         (partial(nsm.NSMLinear, 7, 5), (1, 1), (7,)),
+        (partial(nsm.NSMLinear, 7, 5), (1, 1), (3, 7)),
     ],
-    ids=["pool", "left over", "places", "none", "dense"],
+    ids=["pool", "left over", "places", "none", "several pictures", "dense", "several rows"],
 )
-def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
-    """State for state, with the noise of the same inputs and samples."""
+@pytest.mark.parametrize("kernel", [False, True])
+def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype, kernel, monkeypatch):
+    """State for state, with the noise of the same inputs and samples; by a kernel in Triton's interpreter too."""
+    if kernel:
+        toss = pytest.importorskip("nsm.kernels.toss")
+        monkeypatch.setattr(Crossed, "_kernel", lambda self, y: toss if dtype == torch.float32 else None)
     torch.manual_seed(0)
     unit = layer(noise=noise, dtype=dtype)
     nn.init.normal_(unit.beta)
@@ -282,12 +288,14 @@ def test_a_crossed_stage_is_its_modules(layer, pool, shape, noise, dtype):
     (stage,) = fuse(modules if isinstance(modules, nn.Sequential) else [modules])
     assert type(stage) is Crossed
     rows = torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3)
-    places = z.movedim(1, -1).shape[1:]  # noise is numbered with the channels last
+    pictures = len(shape) == 3  # whose noise is numbered with the channels last
+    places = z.movedim(1, -1).shape[1:] if pictures else z.shape[1:]
     with torch.no_grad():
         with philox.keyed(philox.Keyed(5, *rows)):
             found = stage.draw(stage.share(z), 3)
         with philox.keyed(philox.Keyed(5, *rows)):
-            xi = noise.sample((12, *places), dtype=dtype).movedim(-1, 1)
+            xi = noise.sample((12, *places), dtype=dtype)
+            xi = xi.movedim(-1, 1) if pictures else xi
         expected = unit(z.repeat(3, *[1] * len(shape)), xi=xi)
         expected = expected if pool == (1, 1) else nn.functional.max_pool2d(expected, pool)
     assert found.dtype == dtype
@@ -315,3 +323,17 @@ def test_noise_at_neurons_by_a_kernel(noise, monkeypatch):
             found.append(second(first.draw(first.share(z), 3)))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_several_pictures_of_one_input():
+    """A convolution takes any number of axes before the channels."""
+    torch.manual_seed(0)
+    layer = nsm.NSMConv2d(2, 3, 3, site="synapse", draw="moments")
+    nn.init.normal_(layer.beta)
+    (stage,) = fuse([layer])
+    assert isinstance(stage, Stage)
+    z = torch.randn(4, 5, 2, 6, 7).sign()
+    with torch.no_grad():
+        chance = 2 * layer.firing_probability(z) - 1
+        torch.testing.assert_close(stage.chance(z).movedim(-1, -3), chance, rtol=0, atol=1e-5)
+        assert stage(z).shape == layer(z).shape

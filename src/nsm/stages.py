@@ -125,10 +125,10 @@ class Layered:
         layer, dense = self.layer, isinstance(self.layer.wiring, Dense)
         if layer.inputs == "real":
             t = layer.erf_argument(z.flatten(1) if self.flatten else z)
-            return t if dense else t.movedim(1, -1)
+            return t if dense else t.movedim(-3, -1)
         self._make(z)
         if not dense:
-            return firing.product(z, self.weight, layer.wiring).movedim(1, -1)
+            return firing.product(z, self.weight, layer.wiring).movedim(-3, -1)
         if self.flatten:
             z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
         return F.linear(z, self.weight)
@@ -258,10 +258,10 @@ class Crossed(Layered):
     def _crossed(self, x: Tensor, y: Tensor, kernel: Any) -> Tensor:
         """sgn(α x + b + y) behind the pool, of all samples of the inputs of x, by a kernel."""
         line = (v.float().flatten() for v in self.mean)
-        if isinstance(self.layer.wiring, Convolution):
-            return kernel.cross(x, y, *line, self.pool)
-        flat = (v.view(-1, 1, 1, v.shape[-1]) for v in (x, y))
-        return kernel.cross(*flat, *line, self.pool).view(y.shape)
+        picture = 3 if isinstance(self.layer.wiring, Convolution) else 1  # axes
+        shape = (1,) * (3 - picture)
+        found = kernel.cross(*(v.view(-1, *shape, *v.shape[-picture:]) for v in (x, y)), *line, self.pool)
+        return found.view(*y.shape[:-picture], *found.shape[-picture:])
 
     def _noisy(self, z: Tensor, samples: int) -> Tensor:
         """(ξ − m) z in ``samples`` samples, (samples · inputs, ...); noise is numbered with the channels last."""
