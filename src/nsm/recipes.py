@@ -63,7 +63,6 @@ class Recipe:
             networks, each takes that of its own seed, as far as there are such.
         imitate: Inputs on which every layer is then fitted to what that network computes there, in place of
             ``initialize``; 0 to begin with its weights as they are.
-        distill: Share of the loss that is the distance from what that trained network says of the same inputs.
         num_samples: Monte-Carlo samples for the validation error.
         measure_last: Last epochs in which that error is measured; None for all.
         seed: Seed of weights, order, augmentation and noise.
@@ -115,7 +114,6 @@ class Recipe:
     initialize: bool = True
     init_from: str | None = None
     imitate: int = _least(0, 0)
-    distill: float = _least(0, 0.0, below=1)
     num_samples: int = _least(1, 10)
     measure_last: int | None = _least(1, None)
     seed: int = _least(0, 0)

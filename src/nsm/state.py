@@ -47,9 +47,8 @@ class State:
     def begin(self, folder: Path | None) -> None:
         """A fresh start: weights that every process agrees on, then noise that is each one's own."""
         recipe, device, text = self.recipe, self.fabric.device, repr(self.model)
-        for name in ("imitate", "distill"):
-            if (asked := getattr(recipe, name)) and not recipe.init_from:
-                raise ValueError(f"Expected argument `init_from` with {name}={asked}, but got {recipe.init_from}")
+        if recipe.imitate and not recipe.init_from:
+            raise ValueError(f"Expected argument `init_from` with imitate={recipe.imitate}, but got {recipe.init_from}")
         members = self._members()
         for k, member in enumerate(members):
             torch.manual_seed(derive(recipe.seed, "start", k))
@@ -173,17 +172,10 @@ class State:
             updates = fabric.setup_optimizers(self.optimizer)
         read = partial(self.batches.read, generator=self.augment)
         parts = (recipe, network if alone else runs, updates, fabric, read)
-        how: dict[str, Any] = {"whole": recipe.compile and alone and not apart, "teacher": self._teacher()}
-        return GraphedStep(*parts, **how, generators=(self.augment,)) if recipe.cuda_graph else Step(*parts, **how)
-
-    def _teacher(self) -> nn.Module | None:
-        """The trained network, or that of each seed, if this one is to learn what it says."""
-        recipe, layout = self.recipe, torch.channels_last
-        if not (recipe.distill and recipe.init_from):
-            return None
-        trained: list[Any] = [_trained(recipe.init_from, recipe.seed + k) for k in range(recipe.seeds)]
-        trained = [each.to(self.fabric.device, memory_format=layout) for each in trained]
-        return (Ensemble(trained) if len(trained) > 1 else trained[0]).eval().requires_grad_(False)
+        whole = recipe.compile and alone and not apart
+        if recipe.cuda_graph:
+            return GraphedStep(*parts, whole=whole, generators=(self.augment,))
+        return Step(*parts, whole=whole)
 
     def finish(self) -> None:
         """Leave the trained weights in the caller's model."""

@@ -22,17 +22,9 @@ COMPILE: dict[str, Any] = {"options": {"fallback_random": True}, "dynamic": Fals
 
 Read = Callable[..., tuple[Tensor, Tensor]]
 
-TEMPERATURE = 4.0  # by which logits are divided for a teacher, who is so sure that all classes but one would look alike
-
 
 def batch_losses(
-    logits: Tensor,
-    labels: Tensor,
-    scale: float,
-    samples: int = 1,
-    smoothing: float = 0.0,
-    taught: Tensor | None = None,
-    share: float = 0.0,
+    logits: Tensor, labels: Tensor, scale: float, samples: int = 1, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """What is minimised, and each seed's part of it: cross-entropies summed over the batch, times ``scale``.
 
@@ -42,28 +34,13 @@ def batch_losses(
         scale: One over the size of the batch, for a mean.
         samples: Samples of every input, of whose mean softmax the loss is taken.
         smoothing: Share of every label that is spread over all classes.
-        taught: A teacher's logits, (batch, classes), or (seeds, batch, classes).
-        share: Share of the loss that is the distance from them.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if samples > 1:  # the logarithm of the mean softmax, but for a constant that cross_entropy ignores
         logits = logits.unflatten(-2, (-1, samples)).log_softmax(-1).logsumexp(-2)
     each = cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", label_smoothing=smoothing)
-    each = each.view(labels.shape)
-    if taught is not None:
-        each = (1 - share) * each + share * distance(logits, taught)
-    losses = each.sum(-1) * scale
+    losses = each.view(labels.shape).sum(-1) * scale
     return losses.sum(), losses.detach().double().view(-1)
-
-
-def distance(logits: Tensor, taught: Tensor) -> Tensor:
-    """Kullback and Leibler's, of softened classes; by the square of the temperature, so that gradients keep their size.
-
-    >>> distance(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])).item()  # the softmax is the same
-    0.0
-    """
-    said, told = ((each.to(logits.dtype) / TEMPERATURE).log_softmax(-1) for each in (logits, taught))
-    return TEMPERATURE**2 * (told.exp() * (told - said)).sum(-1)
 
 
 class Step:
@@ -79,25 +56,15 @@ class Step:
         fabric: For precision, the backward pass, and the number of processes.
         read: From what stands for a batch (`Batches.epoch`) to inputs and labels.
         whole: Compile the network with its loss, else each by itself if at all.
-        teacher: From inputs to the logits of a trained network, for ``recipe.distill``.
     """
 
     together = 1  # steps that are best taken at once
 
     def __init__(
-        self,
-        recipe: Recipe,
-        network: Any,
-        optimizer: Any,
-        fabric: Fabric,
-        read: Read,
-        *,
-        whole: bool = False,
-        teacher: Any = None,
+        self, recipe: Recipe, network: Any, optimizer: Any, fabric: Fabric, read: Read, *, whole: bool = False
     ) -> None:
         self.network, self.optimizer, self.fabric, self.read = network, optimizer, fabric, read
         self.samples, self.smoothing, self.flips = recipe.loss_samples, recipe.label_smoothing, recipe.input_flip
-        self.teacher, self.share = teacher, recipe.distill
         self.finite = torch.ones((), dtype=torch.bool, device=fabric.device)
         self.one = torch.ones((), device=fabric.device)  # where a backward pass begins, else made anew in every step
         self.synchronous = fabric.device.type == "cpu"
@@ -112,15 +79,10 @@ class Step:
 
     def plain_objective(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         """What `batch_losses` returns of a batch, and the logits."""
-        taught = None
-        if self.teacher is not None:
-            with torch.no_grad():
-                taught = self.teacher(inputs)
         if self.samples > 1:
             inputs = inputs.repeat_interleave(self.samples, labels.dim() - 1)
         logits = self.network(inputs)
-        losses = self.losses(logits, labels, scale, self.samples, self.smoothing, taught, self.share)
-        return *losses, logits.detach()
+        return *self.losses(logits, labels, scale, self.samples, self.smoothing), logits.detach()
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """Learn from one batch, of ``size`` inputs in all processes together; returns each seed's mean loss."""
