@@ -93,8 +93,6 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "cutout 8 more decay": {"input_cutout": 8, "weight_decay": 0.06},
             "batch 50": {"batch_size": 50, "weight_decay": 0.0075},  # of twice as many steps: the same memory
             "two samples": {"loss_samples": 2},
-            "dcnn": {"unit": "dCNN", "lr": CIFAR10_CNN.lr, "weight_decay": 0.0, "average_epochs": 1},
-            "taught": {"distill": 0.5} | _IMITATE,
         },
     ),
     "mnist-start": (  # a few epochs tell how much a start is worth

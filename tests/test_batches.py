@@ -37,14 +37,16 @@ def test_an_epoch_is_its_order(workers):
     assert labels_of(batches, order, first=3) == []
 
 
-def test_processes_share_each_batch():
+@pytest.mark.parametrize("many", [3, 5])
+def test_processes_share_each_batch(many):
+    """Also a last one with fewer inputs than processes."""
     order = Batches(RAW, TINY, CPU).order(torch.Generator().manual_seed(0))
-    parts = [labels_of(Batches(RAW, TINY, CPU, rank, 3), order) for rank in range(3)]
+    parts = [labels_of(Batches(RAW, TINY, CPU, rank, many), order) for rank in range(many)]
     for k, together in enumerate(zip(*parts, strict=True)):
         assert sorted(torch.cat(together).tolist()) == sorted(order[0, 10 * k : 10 * k + 10].tolist())
-    sizes = [size for _, _, size in epoch(Batches(RAW, TINY, CPU, 0, 3), 0, order, 0, torch.Generator())]
+    sizes = [size for _, _, size in epoch(Batches(RAW, TINY, CPU, 0, many), 0, order, 0, torch.Generator())]
     assert sizes == [10, 10, 3]
-    seen = torch.cat([labels for rank in range(3) for _, labels in Batches(RAW, TINY, CPU, rank, 3).all()])
+    seen = torch.cat([labels for rank in range(many) for _, labels in Batches(RAW, TINY, CPU, rank, many).all()])
     assert sorted(seen.tolist()) == list(range(23))
 
 
@@ -79,6 +81,15 @@ def test_augmentation_fills_with_the_background_and_follows_its_generator():
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert one.unique().tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("option", [{"augmentation": "shift"}, {"input_cutout": 2}, {"input_dropout": 0.3}])
+def test_states_of_foreign_data_sets_stay_states(option):
+    own = tiny(50)
+    for inputs, empty in ((own.inputs, -1.0), (own.inputs / 2, 0.0)):
+        batches = Batches(TensorDataset(inputs, own.labels), replace(TINY, **option), CPU)
+        one = next(epoch(batches, 0, torch.arange(50)[None], 0, torch.Generator().manual_seed(0)))[0]
+        assert set(one.unique().tolist()) == {*inputs.unique().tolist(), empty}
 
 
 class Draws(Dataset):

@@ -3,6 +3,7 @@
 # pyright: reportCallIssue=false, reportOptionalMemberAccess=false
 
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -217,3 +218,42 @@ def test_beyond_their_reach_layers_and_pools_are_the_reference(vmapped, use, no_
         run(z)
     monkeypatch.setattr(firing, "REACH", 5 * 4 * 4 * 4 - 1)
     assert run(z).abs().unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("site", ["neuron", "synapse"])
+def test_a_noise_of_ones_own_is_drawn_by_its_own_rule(site, fast):
+    """Also one that is a Bernoulli by birth; in a layer and in predictions."""
+
+    class Kept(nsm.Bernoulli):
+        def sample(self, shape, **how):
+            return torch.full(shape, 1.0, device=how["device"], dtype=how.get("dtype"))
+
+    torch.manual_seed(0)
+    law: Any = {"site": site, "draw": "exact" if site == "synapse" else "auto"}
+    layer = nsm.NSMLinear(70, 9, noise=Kept(0.5), **law).to(fast)
+    z = torch.randn(50, 70).sign().to(fast)
+    certain = torch.sign(layer.moments(z)[0] + layer.wiring.product(z, layer.weight) * (1 - layer.noise.mean))
+    assert torch.equal(layer(z), certain)
+    with torch.no_grad():
+        assert torch.equal(layer(z), certain)
+    network = nn.Sequential(layer, nn.Linear(9, 3).to(fast))
+    expected = network[1](certain).softmax(-1)
+    torch.testing.assert_close(
+        nsm.predict(network, z, 4, seed=0).probabilities, expected.detach(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_an_estimator_of_ones_own_is_asked_with_and_without_gradients():
+    class Always(nsm.Probability):
+        def __call__(self, t, u, *, generator=None):
+            return torch.ones_like(t) + 0 * t
+
+    laws: tuple[Any, ...] = {"site": "synapse", "draw": "moments"}, {}
+    for law in laws:
+        layer, z = nsm.NSMLinear(70, 9, estimator=Always(), **law), torch.randn(50, 70).sign()
+        assert layer(z).unique().tolist() == [1]
+        with torch.no_grad():
+            assert layer(z).unique().tolist() == [1]
+        network = nn.Sequential(layer, nn.Linear(9, 3))
+        expected = network[1](torch.ones(50, 9)).softmax(-1)
+        torch.testing.assert_close(nsm.predict(network, z, 4, seed=0).probabilities, expected.detach())

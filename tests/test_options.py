@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import Generator, nn
+from torch.utils.data import TensorDataset
 
 import nsm
 from nsm import checkpoint
@@ -98,11 +99,19 @@ def test_flips_pass_the_threshold_of_grey_inputs():
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
+def rows():
+    """A data set of someone else's, without pictures."""
+    return TensorDataset(tiny().inputs.flatten(1), tiny().labels)
+
+
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
         ({"input_level": 0.3}, tiny, "`input_level` to be 0 for inputs that are ±1, not grey, but got 0.3"),
         ({"input_flip": 0.1}, grey, "`input_flip` to be 0 for inputs that are not ±1, but got 0.1"),
+        ({"input_cutout": 4}, tiny, r"`input_cutout` to be 0, or below .*, but got 4 for inputs of shape \(1, 4, 8\)"),
+        ({"input_cutout": 1}, rows, r"`input_cutout` to be 0, or below .*, but got 1 for inputs of shape \(32,\)"),
+        ({"augmentation": "shift"}, rows, r"`augmentation` to be 'none' for inputs of shape \(32,\), but got 'shift'"),
     ],
 )
 def test_inputs_of_the_wrong_kind(changes, data, message):

@@ -252,6 +252,10 @@ def test_arrays_types_and_real_inputs():
         ((images(), 0), {}, ValueError, "`num_samples` to be a positive int, but got 0"),
         ((images(), 2.5), {}, ValueError, "`num_samples` to be a positive int, but got 2.5"),
         ((images(),), {"chunk_size": 0}, ValueError, "`chunk_size` to be a positive int, but got 0"),
+        ((images(),), {"seed": 1.5}, ValueError, "`seed` to be an int of at least 0 and below .*, but got 1.5"),
+        ((images(),), {"seed": True}, ValueError, "`seed` to be an int of at least 0 and below .*, but got True"),
+        ((images(),), {"seed": 2**63}, ValueError, "`seed` to be an int of at least 0 and below .*, but got 9223"),
+        ((images(),), {"stop": 0.01}, TypeError, "`stop` to say when to stop, like .*, but got 0.01"),
         ((images(),), {"keep_samples": True, "stop": Confident()}, ValueError, "`keep_samples` to be False beside"),
     ],
 )

@@ -114,29 +114,49 @@ class Batches:
     def _load(self, epoch: int, shares: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         if not shares:
             return
+        nothing = [share.numel() == 0 for share in shares]  # of fewer inputs than processes; a loader reads one for it
         loader = data.DataLoader(
             _Seeded(self.dataset, self.recipe.seed, epoch),
-            batch_sampler=[share.flatten().tolist() for share in shares],
+            batch_sampler=[share.flatten().tolist() or [0] for share in shares],
             num_workers=self.recipe.num_workers,
             worker_init_fn=_leave_signals_to_the_parent,
             generator=Generator().manual_seed(0),  # else a loader draws from the generator of the noise
         )
-        for inputs, labels in loader:
-            yield inputs.to(self.device), torch.as_tensor(labels).to(self.device)
+        for none, (inputs, labels) in zip(nothing, loader, strict=True):
+            inputs, labels = inputs.to(self.device), torch.as_tensor(labels).to(self.device)
+            yield (inputs[:0], labels[:0]) if none else (inputs, labels)
+
+    @cached_property
+    def background(self) -> float:
+        """The value of an empty pixel: that of the data set, or −1 where its first inputs are ±1, else 0."""
+        known = getattr(self.dataset, "background", None)
+        return (-1.0 if self._states(self._first) else 0.0) if known is None else known
+
+    @property
+    def _first(self) -> Tensor:
+        return next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))[0]
+
+    @staticmethod
+    def _states(inputs: Tensor) -> bool:
+        return bool((inputs.abs() == 1).all())
 
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        fill = getattr(self.dataset, "background", 0.0)
-        match self.recipe.augmentation:
+        recipe = self.recipe
+        options = recipe.input_cutout, recipe.input_level, recipe.input_dropout, recipe.input_swap
+        if recipe.augmentation == "none" and not any(options):
+            return images
+        fill = self.background
+        match recipe.augmentation:
             case "shift":
                 images = random_shift(images, 2, fill=fill, generator=generator)
             case "crop-flip":
                 images = random_flip(random_crop(images, 4, fill=fill, generator=generator), generator=generator)
-        if side := self.recipe.input_cutout:
+        if side := recipe.input_cutout:
             images = random_cutout(images, side, fill=fill, generator=generator)
-        if reach := self.recipe.input_level:
+        if reach := recipe.input_level:
             chance = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
             images, fill = binarize(images - reach * (2 * chance - 1)), -1.0
-        dropped, swapped = self.recipe.input_dropout, self.recipe.input_swap
+        dropped, swapped = recipe.input_dropout, recipe.input_swap
         if dropped or swapped:
             chance = torch.rand(images.shape, generator=generator, device=images.device)
             images = torch.where(chance > 1 - swapped, images.roll(1, 0), images) if swapped else images
@@ -155,7 +175,18 @@ class Batches:
         if not inputs.is_floating_point() or not inputs.isfinite().all():
             bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
             raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
-        recipe, states = self.recipe, bool((inputs.abs() == 1).all())
+        recipe, states = self.recipe, self._states(inputs)
+        pictures = inputs.dim() == 4
+        if recipe.augmentation != "none" and not pictures:
+            raise ValueError(
+                f"Expected argument `augmentation` to be 'none' for inputs of shape {tuple(inputs.shape[1:])}, "
+                f"but got {recipe.augmentation!r}"
+            )
+        if recipe.input_cutout and not (pictures and recipe.input_cutout < min(inputs.shape[2:])):
+            raise ValueError(
+                "Expected argument `input_cutout` to be 0, or below the sides of inputs that are pictures, "
+                f"but got {recipe.input_cutout} for inputs of shape {tuple(inputs.shape[1:])}"
+            )
         if recipe.input_level and (states or inputs.dim() != 4 or inputs.shape[1] != 1):
             kind = "±1" if states else f"of shape {tuple(inputs.shape[1:])}"
             raise ValueError(

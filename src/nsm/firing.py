@@ -61,7 +61,7 @@ def _outputs(z: Tensor, weight: Tensor, wiring: Wiring) -> int:
 
 def _blanks(z: Tensor, weight: Tensor, noise: Noise, wiring: Wiring) -> bool:
     """Whether there is a kernel that blanks out every synapse, with room to fill up the fan-in of inputs and units."""
-    if not (isinstance(wiring, Dense) and isinstance(noise, Bernoulli) and _triton_takes(z)):
+    if not (isinstance(wiring, Dense) and type(noise) is Bernoulli and _triton_takes(z)):
         return False
     return (weight.shape[1] + 256) * max(math.prod(z.shape[:-1]), len(weight)) <= REACH
 
@@ -170,7 +170,7 @@ def _fluctuation(
     key: Tensor,
 ) -> Tensor:
     """`functional.fluctuation` of exact draws, (..., units); ``x`` is w·z."""
-    if site == "synapse" and isinstance(noise, Bernoulli):
+    if site == "synapse" and type(noise) is Bernoulli:
         from nsm.kernels import blankout  # here, since importing Triton takes a while
 
         kept = blankout.blankout_linear(z.reshape(-1, z.shape[-1]), weight, noise.p, key)
@@ -180,7 +180,7 @@ def _fluctuation(
 
 def _noisy(z: Tensor, noise: Noise, generator: Generator | None, key: Tensor) -> Tensor:
     """(ξ − m) z with a ξ for every input."""
-    if isinstance(noise, Bernoulli) and (256 * noise.p).is_integer():
+    if type(noise) is Bernoulli and (256 * noise.p).is_integer():
         return operations.blank(z, noise.p, key)
     xi = noise.sample(z.shape, generator=generator, device=z.device, dtype=torch.float32)
     return ((xi - noise.mean) * z).to(z.dtype)

@@ -271,10 +271,10 @@ def sample(
         )
 
     rule = get_estimator(estimator)
-    if draw != "moments" and not torch.is_grad_enabled() and isinstance(rule, Probability | StraightThrough):
+    if draw != "moments" and not torch.is_grad_enabled() and type(rule) in (Probability, StraightThrough):
         return sgn(u()).to(product_dtype(z))  # which is all that these rules do if no gradient is to pass
     t = erf_argument(mean, variance)
-    if draw == "moments" and xi is None and isinstance(rule, Probability):  # of u, this rule wants the sign alone
+    if draw == "moments" and xi is None and type(rule) is Probability:  # of u, this rule wants the sign alone
         return rule(t, lambda: toss(erf(t.detach()), generator), generator=generator).to(product_dtype(z))
     return rule(t, u, generator=generator).to(product_dtype(z))
 

@@ -174,8 +174,12 @@ def predict(
             raise ValueError(f"Expected argument `{name}` to be a positive int, but got {value!r}")
     if keep_samples and stop is not None:
         raise ValueError(f"Expected argument `keep_samples` to be False beside `stop`, but got {stop} and True")
+    if stop is not None and not callable(getattr(stop, "watch", None)):
+        raise TypeError(f"Expected argument `stop` to say when to stop, like nsm.Confident(), but got {stop!r}")
     if seed is None:
         seed = int(torch.randint(2**62, ()))
+    elif isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"Expected argument `seed` to be an int of at least 0 and below 2**63, but got {seed!r}")
     tensors = [*model.parameters(), *model.buffers()]
     device = tensors[0].device if tensors else torch.device("cpu")
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())

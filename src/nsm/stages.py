@@ -349,7 +349,7 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:
 
 def _kind(layer: NSMLayer) -> type[Stage | Crossed] | None:
     """The stage of a layer that draws hard states and that nothing watches; None for another."""
-    hard = isinstance(layer.estimator, Probability | StraightThrough) and not layer.deterministic
+    hard = type(layer.estimator) in (Probability, StraightThrough) and not layer.deterministic
     if type(layer) not in (NSMLinear, NSMConv2d) or not hard or _hooked(layer):
         return None
     if layer.site == "neuron":
