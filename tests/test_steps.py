@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -67,6 +68,26 @@ def test_steps_taken_together_are_those_taken_one_by_one(tmp_path, monkeypatch):
     for name, value in one.items():
         if name != "losses":  # the same sum in another order
             assert torch.equal(value, four[name]), name
+
+
+def test_a_run_that_goes_on_with_a_small_batch_captures_the_large_ones(monkeypatch):
+    """Nothing is captured here: the graphs of replays are counted by the sizes of their batches."""
+    network, fabric, sizes = nn.Linear(3, 2), Fabric(accelerator="cpu", devices=1), []
+    for name in ("Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
+
+    def replay(self, batches, size):
+        sizes.append([len(batch[0]) for batch in batches])
+        return torch.zeros(1)
+
+    monkeypatch.setattr(GraphedStep, "_replay", replay)
+    optimizer = torch.optim.Adam(network.parameters())
+    step = GraphedStep(TINY, network, optimizer, fabric, lambda *what: what)
+    small, large = (((torch.randn(n, 3), torch.randint(2, (n,))), n) for n in (4, 10))
+    for one in (small, *[large] * 5, small):
+        step(*one)
+    step.several([large] * step.together)
+    assert sizes == [[10], [10], [10] * step.together]
 
 
 @pytest.mark.gpu

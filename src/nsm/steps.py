@@ -134,8 +134,8 @@ class GraphedStep(Step):
     """The step as a CUDA graph, and several as another one.
 
     The first steps run as they are, on a stream of their own, so that every library and compiler has set itself up
-    before it is captured; so do batches of another shape, like a smaller last one. When Adam's moments change, which
-    are constants of all this, it begins anew. What is drawn and computed is the same.
+    before it is captured; so do batches of another shape, like a smaller last one. When a larger one comes, or Adam's
+    moments change, which are constants of all this, it begins anew. What is drawn and computed is the same.
 
     Args:
         generators: Those that ``read`` draws from.
@@ -153,10 +153,8 @@ class GraphedStep(Step):
 
     def __call__(self, what: tuple[Tensor, ...], size: int) -> Tensor:
         """As `Step`; what it returns lies where the next replay writes."""
-        self._renew()
+        self._renew(what)
         self.ran += 1
-        if self.ran == 1:
-            self.shapes = [part.shape for part in what]
         if self.ran > self.WARM and self._fits(what):
             return self._replay([what], size)
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -167,15 +165,15 @@ class GraphedStep(Step):
 
     def several(self, some: Sequence[Batch]) -> Tensor:
         """As `Step`."""
-        self._renew()
+        self._renew(some[0][0])
         if self.ran < self.WARM or len(some) != self.together or not all(self._fits(what) for what, _ in some):
             return super().several(some)
         return self._replay([what for what, _ in some], some[0][1])
 
-    def _renew(self) -> None:
+    def _renew(self, what: tuple[Tensor, ...]) -> None:
         moments = [group["betas"] for group in self.optimizer.param_groups]
-        if self.moments != moments:
-            self.moments, self.graphs, self.ran = moments, {}, 0
+        if self.moments != moments or what[0].shape.numel() > self.shapes[0].numel():
+            self.moments, self.graphs, self.ran, self.shapes = moments, {}, 0, [part.shape for part in what]
 
     def _fits(self, what: tuple[Tensor, ...]) -> bool:
         return [part.shape for part in what] == self.shapes
