@@ -133,6 +133,7 @@ def table(runs: dict[str, Run], results: Path) -> list[dict[str, Any]]:
         if errors:
             about = {"loss": parts[0]["losses"][-1], "seconds": sum(part["seconds"] for part in parts)}
             about |= {"measured_epochs": parts[0]["epochs"], "hardware": parts[0]["hardware"]}
+            about |= {"recipe": parts[0]["recipe"]}
             rows.append({"variant": name, **summary(errors), **about})
     return sorted(rows, key=lambda row: row["mean"])
 

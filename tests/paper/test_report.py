@@ -178,11 +178,16 @@ def test_defaults_are_told_once_and_are_those_of_the_code(page):
 
 
 def test_settings_of_figures_starts_and_searches(tmp_path):
-    part = {"recipe": Recipe(unit="gNSM").to_dict(), "hardware": "A", "commit": "0123456789abcdef+changes"}
+    part = {
+        "recipe": Recipe(unit="gNSM", init_from="/some/where").to_dict(),
+        "hardware": "A",
+        "commit": "0123456789abcdef+changes",
+    }
     (tmp_path / "paper").mkdir()
     (tmp_path / "search").mkdir()
     write(tmp_path / "paper" / "late.json", {"start": "early", "seconds": 61.0, "parts": [part]})
     row = {"variant": "slow", "mean": 0.5, "standard_error": 0.1, "n": 2, "hardware": "B", "seconds": 9.0}
+    row["recipe"] = Recipe(unit="BD", epochs=60, lr=0.1, init_from="/some/where").to_dict()
     tried = {"slow": {"lr": 0.1}, "never": {"lr": 9.0}}
     search = {"recipe": Recipe(unit="BD").to_dict(), "epochs": 60, "variants": tried, "rows": [row], "commit": "abc"}
     write(tmp_path / "search" / "some.json", search)
@@ -192,8 +197,9 @@ def test_settings_of_figures_starts_and_searches(tmp_path):
     assert late[0] == "late"
     assert late[1].endswith("unit gNSM, epochs 200, batch_size 100, lr 0.0003, start early")
     assert late[2:] == ["A", "1 min 1 s", "", "0123456789ab+changes"]
-    assert found["grid-search-some"][1:] == [["slow", "lr 0.1", "0.500 ± 0.100 (n = 2)", "B, 9 s"]]
-    assert "All variants: data mnist, network mnist-cnn, unit BD, epochs 60" in text
+    assert found["grid-search-some"][1:] == [["slow", "epochs 60, lr 0.1", "0.500 ± 0.100 (n = 2)", "B, 9 s"]]
+    assert "searched: data mnist, network mnist-cnn, unit BD, epochs 200" in text
+    assert "/some/where" not in text
     weights = json.loads((ROOT / "results" / "figure-weights.json").read_text())
     figures = {row[0].removesuffix(" (quick)"): row[1] for row in found["grid-recipes"][1:]}
     assert set(figures) == {"figure-weights: NSM", "figure-weights: StNN"}

@@ -50,6 +50,8 @@ def reproduce(
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
     if quick and (work or results):
         raise UsageError(f"Expected no other folder than runs/quick with --quick, but got {work or results}")
+    if what == "operations" and seeds:
+        raise UsageError(f"Expected --seeds with what is trained, but got {what}")
     if not what.startswith("table") and what != "all":
         for option, value in (("--processes", processes > 1), ("--ray", ray), ("--root", root), ("--work", work)):
             if value:
@@ -111,6 +113,8 @@ def report(
     """
     if not results.is_dir():
         raise UsageError(f"Expected --results to be a folder of results, but got {results}")
+    if out.is_dir():
+        raise UsageError(f"Expected --out to be a file, but got the folder {out}")
     from nsm.paper import report as paper_report
 
     findings = paper_report.write(out, results)

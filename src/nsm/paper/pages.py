@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nsm.paper import figure_percentiles
 from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, of_the_paper, ours
 from nsm.paper.showing import RESULTS
@@ -21,7 +22,8 @@ def claims_page(findings: Findings, results: Path = RESULTS) -> str:
         "*Inherent Weight Normalization in Stochastic Neural Networks* (Detorakis, Dutta, Khanna, Jerry, Datta and",
         "Neftci, NeurIPS 2019), claim by claim and row by row. This page is written by `python -m nsm.paper.pages`",
         "from the files in `results/`; `nsm report` makes a page with all figures and settings. Verdicts follow the",
-        "rule that stands with each claim; ± is one standard error over seeds.",
+        "rule that stands with each claim; ± is one standard error over seeds, where n = 1 that of a share of the test",
+        "inputs.",
         "",
         RULES_WRITTEN,
         "",
@@ -89,7 +91,7 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
             "validation data ([results/search](results/search)); CIFAR's on networks that begin from nothing."
         )
         lines += [
-            f"Test errors in percent, ± one standard error over n seeds; {legend()}",
+            f"Test errors in percent, ± one standard error over n seeds (of one, of a share of inputs); {legend()}",
             "",
             *table(shown),
             "",
@@ -101,7 +103,8 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
     figure = results / "figures" / "figure-percentiles.png"
     if "percentiles" in findings.records and figure.exists():
         text = "Percentiles of the input to the last hidden layer while learning, NSM against StNN"
-        lines += [f"![{text}](results/figures/{figure.name})", ""]
+        said = figure_percentiles.caption(findings.records["percentiles"])
+        lines += [f"![{text}](results/figures/{figure.name})", "", _plain(said), ""]
     return "\n".join([*lines, END])
 
 

@@ -234,8 +234,17 @@ def caption(result: dict[str, Any]) -> str:
         f"All weights are clipped to ±{result['reach']:g}/√fan-in and stored at few bits, updates rounded at random; β "
         f"and biases keep full precision. {epochs}, n = {result['seeds']}. Left, the test error; without a grid, at 4 "
         f"and at 2 bits {'; '.join(errors)}. Middle, the weights at the rails at the end: {'; '.join(rails)}. Right, "
-        "their share over the epochs at 4 bits."
+        f"their share over the epochs at 4 bits. {at_the_edge(result)}"
     )
+
+
+def at_the_edge(result: dict[str, Any]) -> str:
+    """How often the rate that was chosen is the largest one tried, so that a larger one might have been better."""
+    most, words = max(result["rates"]), []
+    for name in dict.fromkeys(row["network"] for row in result["rows"]):
+        chosen = [row["lr"] for row in result["rows"] if row["network"] == name]
+        words.append(f"{name} {sum(lr == most for lr in chosen)} of {len(chosen)}")
+    return f"Rates were chosen on validation digits; the largest tried, {most:g}, was the best for {', '.join(words)}."
 
 
 def _percent(row: dict[str, Any]) -> str:

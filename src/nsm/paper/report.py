@@ -266,7 +266,8 @@ def _runs(findings: Findings) -> Iterator[list[str]]:
         yield [
             name + (" (quick)" if run.get("quick") else ""),
             ", ".join([*_differences(first.get("recipe") or {}), *said]),
-            *_where({**first, "hardware": hardware, "seconds": run.get("seconds")}),
+            *_where({**first, "hardware": hardware, "seconds": run.get("seconds")})[:-1],
+            ", ".join(dict.fromkeys(short(part.get("commit")) for part in parts)),
         ]
 
 
@@ -276,7 +277,8 @@ def _recipes(findings: Findings) -> Iterator[list[str]]:
         found = findings.records.get(name, {})
         beside = [f"{key} {found[key]}" for key in _BESIDE if key in found]
         for network, recipe in found.get("recipes", {"all networks": {}} if beside else {}).items():
-            ours = {key: value for key, value in recipe.items() if key not in ("epochs", "seeds")}
+            chosen = ("lr",) if "rates" in found else ()  # of which the rates are told beside
+            ours = {key: value for key, value in recipe.items() if key not in ("epochs", "seeds", *chosen)}
             quick = " (quick)" if found.get("quick") else ""
             yield [f"{file}: {network}{quick}", ", ".join([*beside, *_differences(ours)]), *_where(found)]
 
@@ -289,27 +291,29 @@ def _where(found: dict[str, Any]) -> list[str]:
 
 def _search(name: str, found: dict[str, Any]) -> str:
     """What was tried for a tuned recipe, with its error on the validation data."""
+    base = found["recipe"]
     rows = [
         [
             row["variant"],
-            ", ".join(f"{key} {value}" for key, value in found["variants"].get(row["variant"], {}).items()) or "–",
+            ", ".join(_differences(row["recipe"], base)) or "–",
             f"{percent(row)} (n = {row['n']})",
             f"{row['hardware']}, {duration(row['seconds'])}",
         ]
         for row in found["rows"]
     ]
-    common = ", ".join(_differences({**found["recipe"], "epochs": found["epochs"]}))
     return (
-        f"<h3>Search for {escape(name)}</h3><p>Errors in percent on the validation data, which chose the tuned recipe. "
-        f"All variants: {escape(common)}; commit {escape(short(found.get('commit')))}.</p>"
+        f"<h3>Search: {escape(name)}</h3><p>Errors in percent on the validation data, by which recipes were chosen. A "
+        "run of fewer epochs shrinks its schedule and the memory of averages and decay alike. The recipe around which "
+        f"was searched: {escape(', '.join(_differences(base)))}; commit {escape(short(found.get('commit')))}.</p>"
         + _grid(f"search-{name}", ["variant", "what it changes", "error", "where, time"], rows)
     )
 
 
-def _differences(recipe: dict[str, Any]) -> Iterator[str]:
-    plain = Recipe().to_dict()
+def _differences(recipe: dict[str, Any], base: dict[str, Any] | None = None) -> Iterator[str]:
+    """Where settings are others than those of a base, or of the plain recipe; the folder of a start has a name."""
+    plain = base or Recipe().to_dict()
     for name, value in recipe.items():
-        if name in _ALWAYS or value != plain.get(name):
+        if name != "init_from" and ((base is None and name in _ALWAYS) or value != plain.get(name)):
             yield f"{name} {value}"
 
 

@@ -43,9 +43,9 @@ def _row(row: Row, run: Run | None, results: Path) -> dict[str, Any]:
         "last": len(parts[0]["epochs"]) if row.measure == "error" else 1,
         "training_inputs": parts[0]["training_inputs"],
         "test_inputs": parts[0]["test_inputs"],
-        "recipe": {**recipe, "seeds": len(values)},
+        "recipe": {**recipe, "seeds": len(values), "init_from": run.start},
         "hardware": ", ".join(sorted({part["hardware"] for part in parts})),
-        "commit": parts[0]["commit"],
+        "commit": ", ".join(dict.fromkeys(part["commit"] for part in parts if part["commit"])) or None,
         "seconds": sum(part["seconds"] for part in parts),
         "reason": None,
     }
