@@ -387,8 +387,8 @@ def _operations(findings: Findings) -> Judged | None:
     found = (
         f"at most {100 * max(shares):.2f} % of the operations of one sample are multiplications, {min(ratios):.0f} to "
         f"{max(ratios):.0f} times fewer than the deterministic twin has; against one pass of the twin {most} samples "
-        f"have {min(fewer):.1f} to {max(fewer):.1f} times fewer multiplications, and {min(more):.0f} to {max(more):.0f} "
-        "times as many additions"
+        f"have {min(fewer):.1f} to {max(fewer):.1f} times fewer multiplications, and {min(more):.0f} to "
+        f"{max(more):.0f} times as many additions"
     )
     return Judged([share < 0.01 for share in shares], found, parts=parts)
 

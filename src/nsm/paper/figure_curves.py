@@ -3,7 +3,7 @@
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from nsm.paper.showing import COLORS, STYLES, logarithmic
+from nsm.paper.showing import COLORS, STYLES, label, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,8 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
         logarithmic(panel)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(frameon=False)
-    figure.suptitle(f"PI-MNIST, scaled weights of trained networks, n = {_networks(record)}", fontsize=10)
+    title = f"{label(record)}PI-MNIST, scaled weights of trained networks, n = {_networks(record)}"
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
@@ -74,7 +75,7 @@ def draw_convergence(record: dict[str, Any]) -> "Figure":
     panel.set(xlabel="epoch", ylabel="test error (%)")
     logarithmic(panel)
     panel.legend(frameon=False)
-    figure.suptitle(f"PI-MNIST, learning curves, n = {_seeds(record)}", fontsize=10)
+    figure.suptitle(f"{label(record)}PI-MNIST, learning curves, n = {_seeds(record)}", fontsize=10)
     return figure
 
 

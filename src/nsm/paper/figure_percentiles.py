@@ -101,7 +101,7 @@ def draw(result: dict[str, Any]) -> "Figure":
         for share, curve, style in zip(result["shares"], (low, middle, high), ("--", "-", "-."), strict=True):
             panel.plot(steps, curve, color=COLORS[name], linestyle=style, linewidth=1.6, label=f"{100 * share:.0f}th")
         panel.axhline(0, color="0.6", linewidth=0.6, zorder=0)
-        reach = 1.3 * max(abs(value) for value in (*low, *high))
+        reach = 1.6 * max(abs(value) for value in (*low, *high))
         panel.set(xlabel="mini-batch of 100 digits", ylabel="input to the last hidden layer", title=titles[name])
         panel.set(ylim=(-reach, reach), xlim=(1, result["steps"]))
         panel.legend(title="percentile", loc="lower left", ncols=3, frameon=False)

@@ -93,7 +93,7 @@ def draw(result: dict[str, Any]) -> "Figure":
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     above, below = figure.subplots(2, 2)
     networks = result["networks"]
-    reach = 1.35 * max(abs(v) for n in networks.values() for curve in n["percentiles"] for v in curve)
+    reach = 1.6 * max(abs(v) for n in networks.values() for curve in n["percentiles"] for v in curve)
     for panel, (name, network) in zip(above, networks.items(), strict=True):
         curves, half = network["percentiles"], len(result["shares"]) // 2
         for k in range(half):

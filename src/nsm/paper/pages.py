@@ -91,7 +91,8 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
             "validation data ([results/search](results/search)); CIFAR's on networks that begin from nothing."
         )
         lines += [
-            f"Test errors in percent, ± one standard error over n seeds (of one, of a share of inputs); {legend()}",
+            f"Test errors in percent, ± one standard error over n seeds; {legend()} The standard error of a single "
+            "network is that of a share of the test inputs.",
             "",
             *table(shown),
             "",
