@@ -224,7 +224,7 @@ def draw(result: dict[str, Any]) -> "Figure":
     ):
         row.set_ylabel(what)
     grid[2, -1].set(ylim=grid[2, -2].get_ylim())  # what is there is rounding: gradients of a softmax's inputs sum to 0
-    figure.legend(handles=grid[0, 0].get_legend_handles_labels()[0], loc="outside upper right", ncols=3, frameon=False)
+    figure.legend(handles=grid[0, 0].get_legend_handles_labels()[0], loc="outside upper left", ncols=3, frameon=False)
     grid[4, 0].legend(
         handles=grid[4, 0].lines[:3], labels=["NSM, another draw", "BinConcrete", "sigmoid"], frameon=False, fontsize=8
     )
