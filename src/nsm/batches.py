@@ -130,15 +130,11 @@ class Batches:
     def background(self) -> float:
         """The value of an empty pixel: that of the data set, or −1 where its first inputs are ±1, else 0."""
         known = getattr(self.dataset, "background", None)
-        return (-1.0 if self._states(self._first) else 0.0) if known is None else known
+        return (-1.0 if _are_states(self._first()[0]) else 0.0) if known is None else known
 
-    @property
-    def _first(self) -> Tensor:
-        return next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))[0]
-
-    @staticmethod
-    def _states(inputs: Tensor) -> bool:
-        return bool((inputs.abs() == 1).all())
+    def _first(self) -> tuple[Tensor, Tensor]:
+        """Some inputs and labels, as they are."""
+        return next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
 
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
         recipe = self.recipe
@@ -171,12 +167,11 @@ class Batches:
     @torch.no_grad()
     def check(self, model: nn.Module) -> None:
         """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
-        inputs, labels = next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
+        inputs, labels = self._first()
         if not inputs.is_floating_point() or not inputs.isfinite().all():
             bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
             raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
-        recipe, states = self.recipe, self._states(inputs)
-        pictures = inputs.dim() == 4
+        recipe, states, pictures = self.recipe, _are_states(inputs), inputs.dim() == 4
         if recipe.augmentation != "none" and not pictures:
             raise ValueError(
                 f"Expected argument `augmentation` to be 'none' for inputs of shape {tuple(inputs.shape[1:])}, "
@@ -187,7 +182,7 @@ class Batches:
                 "Expected argument `input_cutout` to be 0, or below the sides of inputs that are pictures, "
                 f"but got {recipe.input_cutout} for inputs of shape {tuple(inputs.shape[1:])}"
             )
-        if recipe.input_level and (states or inputs.dim() != 4 or inputs.shape[1] != 1):
+        if recipe.input_level and (states or not pictures or inputs.shape[1] != 1):
             kind = "±1" if states else f"of shape {tuple(inputs.shape[1:])}"
             raise ValueError(
                 f"Expected argument `input_level` to be 0 for inputs that are {kind}, not grey, "
@@ -208,6 +203,10 @@ class Batches:
         if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
             span = f"{int(labels.min())} to {int(labels.max())}"
             raise DataError(f"Expected labels in 0 to {logits.shape[1] - 1}, as the model has outputs, but got {span}")
+
+
+def _are_states(inputs: Tensor) -> bool:
+    return bool((inputs.abs() == 1).all())
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:

@@ -278,7 +278,7 @@ class Crossed(Layered):
 
     def _states(self, x: Tensor, y: Tensor) -> Tensor:
         """sgn(α x + b + y) behind the pool, from x and y (rows, height, width, units) or (rows, ..., units)."""
-        if x.is_cuda or not (firing.kernels_take(x) and self._whole(x)):
+        if not (firing.kernels_take(x) and self._whole(x)):
             alpha, b = self.mean
             u = alpha * x.to(alpha.dtype) + b + y
             return sgn(u if self.pool == (1, 1) else self._pooled(u)).to(x.dtype)

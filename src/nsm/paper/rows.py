@@ -121,7 +121,7 @@ def _table3() -> list[Row]:
             ("bNSM*, tuned", papers[3], fresh, None),
         ):
             rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
-        rows[-1] = replace(rows[-1], reason="the hours of the GPU went to the paper's own rows")
+        rows[-1] = replace(rows[-1], reason="the time on a GPU went to other rows")
     return rows
 
 
