@@ -25,6 +25,7 @@ _DROP: dict[str, Any] = {"input_dropout": 0.2}
 _DROP_MORE: dict[str, Any] = {"input_dropout": 0.3}
 _FLIP: dict[str, Any] = {"input_flip": 0.05}
 _LEVEL: dict[str, Any] = {"data": "mnist-grey", "input_level": 0.3}
+_MUON: dict[str, Any] = {"muon_lr": 6e-4}
 _MEAN: dict[str, Any] = {"average_epochs": 20}
 _IMITATE = {"init_from": "dcnn", "imitate": 300}
 GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
@@ -91,8 +92,20 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "cutout 8": {"input_cutout": 8},
             "cutout 12": {"input_cutout": 12},
             "cutout 8 more decay": {"input_cutout": 8, "weight_decay": 0.06},
+        },
+    ),
+    "cifar10-muon": (  # likewise
+        CIFAR10_CNN_TUNED,
+        {
+            "tuned": {},
             "batch 50": {"batch_size": 50, "weight_decay": 0.0075},  # of twice as many steps: the same memory
             "two samples": {"loss_samples": 2},
+            "muon 2e-4": {"muon_lr": 2e-4},
+            "muon 6e-4": _MUON,
+            "muon 2e-3": {"muon_lr": 2e-3},
+            "muon 6e-4 more decay": _MUON | {"weight_decay": 0.06},
+            "muon 6e-4 smooth": _MUON | {"label_smoothing": 0.1},
+            "muon 6e-4 two samples": _MUON | {"loss_samples": 2},
         },
     ),
     "mnist-start": (  # a few epochs tell how much a start is worth

@@ -19,7 +19,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["initialization", "networks", "imitation"],
     ["stages", "chain", "sampling", "metrics", "ensemble", "batches"],
     ["checkpoint"],
-    ["sharding", "processes", "steps", "display", "state", "training"],
+    ["optimizers", "sharding", "processes", "steps", "display", "state", "training"],
     ["evaluation", "paper", "hardware", "bench"],
     ["completion", "commands", "cli", "demo"],
 ]

@@ -25,6 +25,7 @@ CPU = torch.device("cpu")
 CERTAIN = 1 - 1e-9  # which float32 rounds to 1
 ALL = replace(
     TINY,
+    muon_lr=1e-3,
     weight_decay=0.1,
     beta_decay=0.3,
     label_smoothing=0.1,

@@ -37,6 +37,8 @@ class Recipe:
         epochs: Passes through the training data.
         batch_size: Inputs in one step, all processes together.
         lr: Adam's learning rate at the start.
+        muon_lr: That of Muon, which changes the weights of all layers but the last one in its place: by so much, in the
+            root mean square, in a step. It falls with ``lr``; 0 leaves all to Adam.
         schedule: constant, halving (by one half every `schedule_epochs`), or linear (constant for `schedule_epochs`,
             then down to 0 at the end with Adam's first moment 0.5 in place of 0.9), or cosine (constant for
             `schedule_epochs`, then down to 0 like half a wave).
@@ -97,6 +99,7 @@ class Recipe:
     epochs: int = _least(1, 200)
     batch_size: int = _least(1, 100)
     lr: float = 3e-4
+    muon_lr: float = _least(0, 0.0)
     schedule: Literal["constant", "halving", "linear", "cosine"] = "halving"
     schedule_epochs: int = _least(1, 50)
     weight_decay: float = _least(0, 0.0)
@@ -143,6 +146,8 @@ class Recipe:
             )
         if self.site == "neuron" and self.draw != "auto":
             raise ValueError(f"Expected argument `draw` to be 'auto' for site='neuron', but got {self.draw!r}")
+        if self.muon_lr and self.strategy == "fsdp":
+            raise ValueError(f"Expected argument `muon_lr` to be 0 with strategy='fsdp', but got {self.muon_lr}")
         if self.cuda_graph and (self.world_size > 1 or self.strategy == "fsdp"):
             beside = f"{self.world_size} processes" if self.world_size > 1 else "strategy='fsdp'"
             raise ValueError(f"Expected argument `cuda_graph` to be False with {beside}, but got True")

@@ -17,6 +17,7 @@ from nsm.ensemble import Ensemble
 from nsm.imitation import imitate
 from nsm.initialization import initialize, start_from
 from nsm.layers import NSMLayer
+from nsm.optimizers import Muon
 from nsm.processes import gather, on_first, reduce, share_buffers
 from nsm.recipes import Recipe
 from nsm.sampling import predict
@@ -211,21 +212,33 @@ class State:
         recipe = self.recipe
         self.network = Ensemble(members) if len(members) > 1 else members[0]
         self.kept = copy.deepcopy(self.network) if recipe.average_epochs > 1 else self.network
-        groups: dict[float, list[nn.Parameter]] = {}  # by decay
-        for name, value in self.network.named_parameters():
-            if value.requires_grad:
-                kind = name.replace("/", ".").rpartition(".")[2]
-                decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kind, 0.0)
-                groups.setdefault(decay, []).append(value)
+        self.optimizer = self._optimizer()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """Adam, and Muon for the weights of the hidden layers where the recipe has a rate for it."""
+        recipe, device = self.recipe, self.fabric.device
+        stacked = int(isinstance(self.network, Ensemble))  # axes in front of what a network has
+        kinds = {name: name.replace("/", ".").rpartition(".")[2] for name, _ in self.network.named_parameters()}
+        learned = {name: value for name, value in self.network.named_parameters() if value.requires_grad}
+        matrices = [name for name, value in learned.items() if kinds[name] == "weight" and value.dim() > stacked + 1]
+        hidden = matrices[:-1] if recipe.muon_lr else []
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}  # by decay and Muon's rate
+        for name, value in learned.items():
+            decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kinds[name], 0.0)
+            groups.setdefault((decay, recipe.muon_lr / recipe.lr if name in hidden else 0.0), []).append(value)
         graph = recipe.cuda_graph  # which keeps no number that changes, so the rate is a tensor
-        self.optimizer = torch.optim.AdamW(
-            [{"params": values, "weight_decay": decay} for decay, values in groups.items()],
-            lr=torch.tensor(recipe.lr, device=self.fabric.device) if graph else recipe.lr,
-            capturable=graph,
+        lr: Any = torch.tensor(recipe.lr, device=device) if graph else recipe.lr
+        options: dict[str, Any] = {
+            "capturable": graph,
             # one pass on the CPU, but whole weights and shares would be rounded differently; on CUDA a compiled list
-            fused=self.fabric.device.type == "cpu" and self.fabric.world_size == 1,
-            foreach=True if self.fabric.device.type == "cuda" else None,
-        )
+            "fused": device.type == "cpu" and self.fabric.world_size == 1,
+            "foreach": True if device.type == "cuda" else None,
+        }
+        if recipe.muon_lr:
+            turned = [{"params": some, "weight_decay": decay, "muon": muon} for (decay, muon), some in groups.items()]
+            return Muon(turned, lr, stacked, **options)
+        plain = [{"params": some, "weight_decay": decay} for (decay, _), some in groups.items()]
+        return torch.optim.AdamW(plain, lr=lr, **options)
 
 
 def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> float:
