@@ -25,7 +25,7 @@ _DROP: dict[str, Any] = {"input_dropout": 0.2}
 _DROP_MORE: dict[str, Any] = {"input_dropout": 0.3}
 _FLIP: dict[str, Any] = {"input_flip": 0.05}
 _LEVEL: dict[str, Any] = {"data": "mnist-grey", "input_level": 0.3}
-_MUON: dict[str, Any] = {"muon_lr": 6e-4}
+_MUON: dict[str, Any] = {"muon_lr": 2e-4}
 _MEAN: dict[str, Any] = {"average_epochs": 20}
 _IMITATE = {"init_from": "dcnn", "imitate": 300}
 GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
@@ -94,18 +94,21 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "cutout 8 more decay": {"input_cutout": 8, "weight_decay": 0.06},
         },
     ),
-    "cifar10-muon": (  # likewise
+    "cifar10-muon": (  # likewise; once weights have grown a step turns them by √(2 lr weight_decay), whatever muon_lr
         CIFAR10_CNN_TUNED,
         {
             "tuned": {},
-            "batch 50": {"batch_size": 50, "weight_decay": 0.0075},  # of twice as many steps: the same memory
-            "two samples": {"loss_samples": 2},
-            "muon 2e-4": {"muon_lr": 2e-4},
-            "muon 6e-4": _MUON,
-            "muon 2e-3": {"muon_lr": 2e-3},
-            "muon 6e-4 more decay": _MUON | {"weight_decay": 0.06},
-            "muon 6e-4 smooth": _MUON | {"label_smoothing": 0.1},
-            "muon 6e-4 two samples": _MUON | {"loss_samples": 2},
+            "smooth": {"label_smoothing": 0.1},
+            "muon": _MUON,
+            "muon more decay": _MUON | {"weight_decay": 0.06},
+            "muon most decay": _MUON | {"weight_decay": 0.24},
+            "muon more decay smooth": _MUON | {"weight_decay": 0.06, "label_smoothing": 0.1},
+            "muon more decay batch 500": {  # of a fifth of the steps: the same memory
+                "muon_lr": 4.5e-4,
+                "weight_decay": 0.15,
+                "lr": 2e-3,
+                "batch_size": 500,
+            },
         },
     ),
     "mnist-start": (  # a few epochs tell how much a start is worth
