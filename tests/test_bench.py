@@ -320,6 +320,18 @@ def test_one_kernel_that_fails_leaves_the_others_their_rows(monkeypatch):
     assert [row["ratio"] for row in others] == [1.0] * (len(kernels.cases("cpu")) - 1)
 
 
+def test_a_work_that_needs_what_is_not_installed_says_so(monkeypatch):
+    """And what was measured before it is kept."""
+
+    def lacking(device, quick):
+        raise ModuleNotFoundError("No module named 'elsewhere'")
+
+    monkeypatch.setitem(works.WORKS, "memory", lacking)
+    (row,) = works.measure("cpu", "memory", True, [])
+    assert (row["ratio"], row["met"]) == (None, False)
+    assert row["reason"] == "ModuleNotFoundError: No module named 'elsewhere'"
+
+
 def test_pictures_for_the_cifar_network():
     pictures = learning.images("cifar", 8)
     assert pictures.inputs.shape == (8, 3, 32, 32)

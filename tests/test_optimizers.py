@@ -27,7 +27,7 @@ def test_orthogonalized_has_the_directions_of_a_matrix_and_one_strength(shape, d
     strong = s > 0.05 * s.amax(-1, keepdim=True)
     assert NEAR[0] < float(diagonal[strong].min())
     assert float(diagonal.max()) < NEAR[1]
-    assert float((inner - torch.diag_embed(diagonal)).abs().max()) < (2e-2 if device == "cuda" else 1e-4)
+    assert float((inner - torch.diag_embed(diagonal)).abs().max()) < (0.1 if device == "cuda" else 1e-4)  # bfloat16
     assert s.std() > 0.1  # or this would show nothing
 
 

@@ -16,6 +16,7 @@ from test_training import TINY, assert_equal_runs, net, outcome, tiny
 
 CUDA = replace(TINY, accelerator="cuda", epochs=4, schedule="linear", schedule_epochs=2, augmentation="shift")
 FLIP = {"input_flip": 0.3, "compile": True, "cuda_graph": True}
+MUON = {"muon_lr": 1e-3, "compile": True, "cuda_graph": True}
 
 
 def cut_after(patch, count):
@@ -111,7 +112,7 @@ def test_a_captured_step_is_the_step(tmp_path, changes):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("changes", [{}, {"cuda_graph": True}, {"cuda_graph": True, "seeds": 2}, FLIP])
+@pytest.mark.parametrize("changes", [{}, {"cuda_graph": True}, {"cuda_graph": True, "seeds": 2}, FLIP, MUON])
 def test_a_run_cut_on_cuda_ends_with_the_same_bits(tmp_path, monkeypatch, changes):
     recipe = replace(CUDA, **changes)
     fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / "whole")

@@ -17,7 +17,8 @@ from nsm.processes import Diverged, reduce
 from nsm.recipes import Recipe
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
-#: Of batches there are few sizes, each with code of its own.
+#: Of batches there are few sizes, and of Adam's moments, each with code of its own: code for any would come to other
+#: last bits, and which of both a run gets would depend on what its process has compiled before.
 COMPILE: dict[str, Any] = {"options": {"fallback_random": True}, "dynamic": False}
 
 Read = Callable[..., tuple[Tensor, Tensor]]
@@ -75,7 +76,7 @@ class Step:
         if recipe.compile and not self.synchronous and fabric.world_size == 1:
             if not whole:
                 self.losses = torch.compile(batch_losses, **COMPILE)
-            self.update = torch.compile(optimizer.optimizer.step)
+            self.update = torch.compile(optimizer.optimizer.step, **COMPILE)
 
     def plain_objective(self, inputs: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
         """What `batch_losses` returns of a batch, and the logits."""

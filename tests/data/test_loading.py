@@ -4,6 +4,7 @@ import ast
 import gzip
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,15 @@ def expect(dataset, images, labels):
     np.testing.assert_array_equal(dataset.stored.numpy(), images)
     np.testing.assert_array_equal(dataset.labels.numpy(), labels)
     np.testing.assert_allclose(dataset.inputs.numpy(), images / np.float32(255))
+
+
+def test_digits_of_the_package_need_no_folder(monkeypatch):
+    """Nor what finds one, which a bare machine may lack."""
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.delenv("NSM_DATA", raising=False)
+    assert len(load("mnist", "validation")) == 5000
+    with pytest.raises(ImportError):
+        load("cifar10", "validation")
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -16,7 +16,7 @@ from nsm.bench.timing import Race, Timing, Wrong
 
 Cases = dict[str, dict[str, Any] | Exception]  # case → what was measured of it, or why nothing was
 Found = tuple[Cases, list[dict[str, Any]]]  # and all that was tried on the way
-FAILURES = (Wrong, Absent, RuntimeError)
+FAILURES = (Wrong, Absent, RuntimeError, ImportError)  # of one work; the others are measured all the same
 
 
 def run(only: Sequence[str] = (), *, quick: bool = False, say: Callable[[dict[str, Any]], object] = print) -> dict:

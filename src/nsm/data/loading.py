@@ -59,13 +59,12 @@ def load(
     entry, wanted = find(name), split.split("+")
     if not set(wanted) <= set(SPLITS) or len(set(wanted)) != len(wanted):
         raise DataError(f"Expected argument `split` to be of {', '.join(SPLITS)}, joined by +, but got {split!r}")
-    place = data_root(root)
     wholes: dict[str, tuple[Dataset, int]] = {}
     pieces = []
     for one in wanted:
         part = "test" if one == "test" else "train"
         if part not in wholes:
-            wholes[part] = _part(entry, part, place, progress)
+            wholes[part] = _part(entry, part, root, progress)
         whole, boundary = wholes[part]
         span = {"train": slice(boundary), "validation": slice(boundary, None), "test": slice(None)}[one]
         pieces.append(_slice(whole, span, f"{name} {one}"))
@@ -83,17 +82,18 @@ def _slice(whole: Dataset, span: slice, name: str) -> Dataset:
 
 
 def _part(
-    entry: Entry, part: str, root: Path, progress: Callable[[str], Progress] | None = None
+    entry: Entry, part: str, root: str | Path | None, progress: Callable[[str], Progress] | None = None
 ) -> tuple[Dataset, int]:
     """All of the published training or test part, and where in it validation begins."""
     if entry.kind == "embedded":
         rows, labels = read_embedded()
         span = slice(COUNTS["train"]) if part == "train" else slice(COUNTS["train"], None)
         return _bounded(_dataset(entry, part, rows[span][:, None], labels[span], width=28), entry)
-    parts = find_files(entry, root)
+    place = data_root(root)
+    parts = find_files(entry, place)
     if part not in parts:
-        raise missing(entry, root, part)
-    return read_part(entry, part, parts[part], root, progress)
+        raise missing(entry, place, part)
+    return read_part(entry, part, parts[part], place, progress)
 
 
 def read_part(

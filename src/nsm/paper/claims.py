@@ -254,7 +254,7 @@ def _angles(findings: Findings) -> Judged | None:
     "better than its deterministic twin",
     "of every NSM row of every data set that was run: comparable if not above the dCNN by more than two standard "
     "errors of the difference, better if below by more; confirmed if all are better, mixed if some are comparable, not "
-    "confirmed if none is. Tuned rows are shown and not judged: their recipe was searched for with the NSM",
+    "confirmed if none is. Rows of our recipes are shown and not judged: those were searched for with the NSM",
     "paper.json",
 )
 def _twin(findings: Findings) -> Judged | None:
@@ -262,7 +262,7 @@ def _twin(findings: Findings) -> Judged | None:
     judged: list[Estimate] = []
     parts, beside, quick = [], [], False
     for table, data in dict.fromkeys((row["table"], row["data"]) for row in findings.rows):
-        for way in ("", ", tuned"):
+        for way in ("", ", tuned", ", Muon"):
             twin = findings.row(table, data, f"dCNN{way}")
             for model in ("bNSM", "gNSM", "bNSM*", "gNSM*"):
                 row = findings.row(table, data, f"{model}{way}")

@@ -111,17 +111,21 @@ def _table3() -> list[Row]:
             learnt = replace(recipe, unit=model.removesuffix("*"))
             rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
         brief = replace(recipe, unit="dCNN", epochs=60, schedule_epochs=30)  # for others to begin with
-        fresh, imitating = (
-            replace(each, data=recipe.data) for each in (recipes.CIFAR10_CNN_TUNED, recipes.CIFAR10_CNN_IMITATING)
+        fresh, turned, imitating = (
+            replace(each, data=recipe.data)
+            for each in (recipes.CIFAR10_CNN_TUNED, recipes.CIFAR10_CNN_MUON, recipes.CIFAR10_CNN_IMITATING)
         )
         for model, paper, learnt, trained in (
             ("dCNN, short", None, brief, None),
             ("bNSM, tuned", papers[0], imitating, f"{short}-dcnn-short"),
             ("gNSM, tuned", papers[1], replace(imitating, unit="gNSM"), f"{short}-dcnn-short"),
             ("bNSM*, tuned", papers[3], fresh, None),
+            ("bNSM*, Muon", papers[3], turned, None),
+            ("gNSM*, Muon", papers[4], replace(turned, unit="gNSM"), None),
+            ("dCNN, Muon", papers[2], replace(turned, unit="dCNN"), None),
         ):
-            rows.append(_convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained))
-        rows[-1] = replace(rows[-1], reason="the time on a GPU went to other rows")
+            row = _convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained)
+            rows.append(replace(row, reason="the time on a GPU went to other rows"))
     return rows
 
 
@@ -172,7 +176,7 @@ def _convolutional(
         recipe=recipe,
         start=start,
         sizes=sizes,
-        own=paper is None or "tuned" in model,
+        own=paper is None or "," in model,
         reason=_REASONS.get(data, Row.reason),
     )
 
