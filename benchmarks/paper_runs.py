@@ -25,7 +25,7 @@ ORDER = (  # what matters most; a run that is not here, or whose data are not at
     "pi-mnist-relu", "pi-mnist-nsm-synapse", "pi-mnist-additive",
     "mnist-bnsm-synapse", "mnist-gnsm-synapse", "emnist-unofficial-dcnn", "emnist-unofficial-bnsm",
     "emnist-unofficial-gnsm", "nmnist-subset-dcnn", "nmnist-subset-bnsm", "nmnist-subset-gnsm",
-    "cifar10-bnsm-scratch-muon", "cifar10-dcnn-muon", "cifar10-gnsm-scratch-muon",
+    "cifar10-bnsm-scratch-muon", "cifar10-bnsm-scratch-muon-short", "cifar10-dcnn-muon",
     "cifar10-bnsm-scratch-tuned", "cifar10-bnsm-scratch", "cifar10-dcnn", "cifar10-gnsm-scratch",
     "cifar100-bnsm-scratch", "cifar100-dcnn", "cifar100-gnsm-scratch",
 )  # fmt: skip

@@ -94,7 +94,7 @@ GRIDS: dict[str, tuple[Recipe, dict[str, dict[str, Any]]]] = {
             "cutout 8 more decay": {"input_cutout": 8, "weight_decay": 0.06},
         },
     ),
-    "cifar10-muon": (  # likewise; once weights have grown a step turns them by √(2 lr weight_decay), whatever muon_lr
+    "cifar10-muon": (  # likewise; the decay says how fast weights turn, muon_lr hardly (decision 0007)
         CIFAR10_CNN_TUNED,
         {
             "tuned": {},

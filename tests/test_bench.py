@@ -354,9 +354,17 @@ def test_samples_raced(monkeypatch):
     ]
 
 
-def test_memory_of_a_fresh_process():
-    found = inference.peak("cpu", 3, images=2, chunk_size=2)
-    assert 1e8 < found["before"] <= found["peak"] < 1e10
+def test_memory_is_that_of_a_chunk_and_what_is_kept_of_samples_is_seen(monkeypatch):
+    few, many = (inference.peak("cpu", samples, images=20) for samples in (10, 100))
+    assert few <= many < 1.05 * few
+    predict = inference.predict
+
+    def keeping(net, x, num_samples, **options):
+        kept = torch.zeros(num_samples, 250_000)  # a million bytes for each
+        return predict(net, x, num_samples, **options) if len(kept) else None
+
+    monkeypatch.setattr(inference, "predict", keeping)
+    assert inference.peak("cpu", 100, images=20) == pytest.approx(many + 1e8, rel=0.01)
 
 
 def test_blankout_without_its_kernel_is_skipped(monkeypatch):
@@ -428,4 +436,4 @@ def test_three_decades():
 
 def test_peak_bytes_sees_what_is_allocated():
     kept = []
-    assert scaling.peak_bytes(lambda: kept.append(torch.ones(500_000) * 2), "cpu") == pytest.approx(4e6, rel=0.01)
+    assert inference.peak_bytes(lambda: kept.append(torch.ones(500_000) * 2), "cpu") == pytest.approx(4e6, rel=0.01)

@@ -1,15 +1,13 @@
 """The works of inference: a hundred samples, and the memory that more of them take."""
 
-import contextlib
 import copy
 import functools
 import json
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from nsm.bench.timing import Contender, Race, race
 from nsm.data import Dataset, load
 from nsm.networks import bnsm, mnist_cnn, relu
 from nsm.recipes import MNIST_CNN
-from nsm.sampling import predict
+from nsm.sampling import Prediction, predict
 from nsm.training import fit
 
 SAMPLES = 100
@@ -148,55 +146,35 @@ def _beside(dcnn: nn.Module, test: Dataset, setting: Setting) -> Iterator[Conten
 # ------------------------------------------------------------------------- memory
 
 
-def peak(device: str, num_samples: int, images: int, chunk_size: int = 10) -> dict[str, int]:
-    """The peak memory of a prediction in bytes: allocated on the GPU, or resident in a fresh process."""
-    if device == "cuda":
-        return _peak_allocated(num_samples, images, chunk_size)
-    arguments = map(str, (num_samples, images, chunk_size))
-    done = subprocess.run(
-        [sys.executable, "-m", "nsm.bench.inference", *arguments], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _predicted(device: str, num_samples: int, images: int, chunk_size: int) -> Iterator[Any]:
-    """Build and warm up; then predict, and yield what came out."""
+def peak(device: str, num_samples: int, images: int, chunk_size: int = 10) -> int:
+    """The most memory in bytes that a prediction has at one time, above that of its network and its images."""
     torch.manual_seed(SEED)
     net = mnist_cnn(functools.partial(bnsm, site="synapse", draw="moments")).to(device)
     x = load("mnist", "test").inputs[:images].to(device)
     predict(net, x[:chunk_size], 1, seed=0, chunk_size=chunk_size)
-    yield None
-    found = predict(net, x, num_samples, seed=0, chunk_size=chunk_size)
-    checks.close(found.num_samples.float(), torch.full((len(x),), float(num_samples)).to(device), 0, "samples")
-    yield found
+    found: list[Prediction] = []
+    most = peak_bytes(lambda: found.append(predict(net, x, num_samples, seed=0, chunk_size=chunk_size)), device)
+    checks.close(found[0].num_samples.float(), torch.full((len(x),), float(num_samples)).to(device), 0, "samples")
+    return most
 
 
-def _peak_allocated(num_samples: int, images: int, chunk_size: int) -> dict[str, int]:
-    work = _predicted("cuda", num_samples, images, chunk_size)
-    next(work)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    next(work)
-    return {"before": before, "peak": torch.cuda.max_memory_allocated()}
-
-
-def _peak_resident(num_samples: int, images: int, chunk_size: int) -> dict[str, int]:
-    work = _predicted("cpu", num_samples, images, chunk_size)
-    next(work)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # Linux then counts the peak from here, not from the imports
-    before = _resident("VmRSS")
-    next(work)
-    return {"before": before, "peak": _resident("VmHWM")}
-
-
-def _resident(field: str) -> int:
-    """A size of this process in bytes, now (VmRSS) or at its peak (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(_peak_resident(*map(int, sys.argv[1:]))))
+def peak_bytes(run: Callable[[], object], device: str) -> int:
+    """The most that torch allocates at one time while ``run`` runs, above what was there before."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            run()
+        profile.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    most = now = 0
+    for _, change in sorted(changes, key=lambda pair: pair[0]):
+        now += change
+        most = max(most, now)
+    return most

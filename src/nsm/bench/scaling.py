@@ -7,8 +7,6 @@ once, and for the random numbers.
 """
 
 import functools
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from torch import Tensor
 from nsm import record
 from nsm.bench import checks
 from nsm.bench.graphs import Graphed
+from nsm.bench.inference import peak_bytes
 from nsm.bench.probes import limits
 from nsm.bench.timing import interleave
 from nsm.data import load
@@ -134,28 +133,6 @@ def _samples(
             "random numbers": rows * (inputs / 2 if site == "neuron" else units) / rates["random_numbers"],
         },
     }
-
-
-def peak_bytes(run: Any, device: str) -> int:
-    """The most that is allocated at one time while ``run`` runs, above what was there before."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        return torch.cuda.max_memory_allocated() - before
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            run()
-        profile.export_chrome_trace(str(trace))
-        events = json.loads(trace.read_text())["traceEvents"]
-    changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
-    most = now = 0
-    for _, change in sorted(changes, key=lambda pair: pair[0]):
-        now += change
-        most = max(most, now)
-    return most
 
 
 def table(found: Mapping[str, Any]) -> str:
