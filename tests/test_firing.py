@@ -127,6 +127,40 @@ def test_traced_layers_have_the_same_states_and_gradients(law, use):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+def negated(layer):
+    forward = layer.forward
+    layer.forward = lambda z: -forward(z)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        negated,
+        lambda layer: layer.register_forward_hook(lambda module, given, states: -states),
+        lambda layer: layer.register_forward_pre_hook(lambda module, given: (-given[0],)),
+        lambda layer: layer.register_full_backward_hook(lambda module, to, of: (-to[0],)),
+    ],
+    ids=["forward", "hook", "hook before", "hook on the way back"],
+)
+def test_what_users_put_around_a_layer_has_its_way(change):
+    """Where kernels would take the layer; it is just certain of its states, t = ±3.5."""
+    plain, x = nsm.NSMLinear(70, 9, site="synapse", draw="moments"), torch.ones(2, 70)
+    x[1] = -1
+    nn.init.ones_(plain.weight)
+    nn.init.constant_(plain.beta, 3.5 / 70**0.5)
+    found = []
+    for network in (Sequential(plain), nn.Sequential(plain)):
+        found.append([])
+        for changed in (False, True):
+            z = x.clone().requires_grad_()
+            if changed and len(found) == 1:
+                change(plain)
+            states = network(z)
+            found[-1] += [states.detach(), *torch.autograd.grad(states.sum(), [z])]
+    assert not all(torch.equal(one, other) for one, other in zip(found[0][:2], found[0][2:], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(found[0][2:], found[1][2:], strict=True))
+
+
 @pytest.fixture
 def no_kernels(monkeypatch):
     """Fail where a layer calls an operation."""

@@ -156,6 +156,17 @@ def test_everything_before_the_first_draw_runs_once():
     assert calls == {"before": 4, "after": 80}
 
 
+def test_a_module_that_stands_twice_runs_twice():
+    torch.manual_seed(0)
+    layer, pool, last = NSMLinear(20, 20), nn.MaxPool2d(2), nn.Linear(20, 3)
+    z = torch.randn(4, 20).sign()
+    twice = predict(nn.Sequential(layer, nn.Sequential(layer, last)), z, 20, seed=0)
+    close(predict(nn.Sequential(layer, layer, last), z, 20, seed=0), twice)
+    close(predict(nn.Sequential(layer, copy.deepcopy(layer), last), z, 20, seed=0), twice)
+    shared = nn.Sequential(pool, NSMConv2d(1, 5, 3, padding=1), pool, nn.Flatten(), NSMLinear(20, 20), last)
+    assert len(predict(shared, torch.randn(2, 1, 8, 8).sign(), 3)) == 2
+
+
 @pytest.mark.parametrize("name", UNITS)
 def test_every_network_of_the_paper(name):
     torch.manual_seed(0)
@@ -188,6 +199,45 @@ def test_modules_with_a_forward_of_their_own():
     assert found.mutual_information.max() > 0
     inside = nn.Sequential(nn.Linear(6, 6), Branch())
     close(predict(inside, z, 20, seed=1, chunk_size=3), predict(inside, z, 20, seed=1, chunk_size=7))
+
+
+class Negated(NSMLinear):
+    """A layer with a forward of its own."""
+
+    def forward(self, z: torch.Tensor, **options: Any) -> torch.Tensor:
+        return -super().forward(z, **options)
+
+
+@pytest.mark.parametrize(("site", "draw"), SITES)
+def test_a_layer_with_a_forward_of_its_own_is_called(site, draw):
+    """As the first that draws too: with the noise of the plain layer, and its states turned."""
+    torch.manual_seed(0)
+    plain = NSMLinear(6, 1, site=site, draw=draw, inputs="real")  # which is no stage for want of ±1 inputs, or is one
+    turned = Negated(6, 1, site=site, draw=draw, inputs="real")
+    turned.load_state_dict(plain.state_dict())
+    assigned: Any = copy.deepcopy(plain)
+    forward = assigned.forward
+    assigned.forward = lambda z: -forward(z)
+    z = torch.randn(5, 6)
+    votes = [predict(nn.Sequential(m, Show()), z, 40, seed=2).votes for m in (plain, turned, assigned)]
+    assert torch.equal(votes[1], votes[2])
+    assert torch.equal(votes[0].flip(-1), votes[1])
+
+
+@pytest.mark.parametrize("pre", [False, True])
+def test_every_hook_is_called(pre):
+    """Of the model, of a container, of the first layer that draws, of a pool and of a later layer."""
+    model: Any = small()
+    for module in (model, model[1], model[1][0], model[1][1], model[3]):
+        seen: list[nn.Module] = []
+
+        def hook(module: nn.Module, *_: Any, seen: list[nn.Module] = seen) -> None:
+            seen.append(module)
+
+        handle = module.register_forward_pre_hook(hook) if pre else module.register_forward_hook(hook)
+        predict(model, images(), 20, seed=1)
+        handle.remove()
+        assert set(seen) == {module}
 
 
 def test_noise_of_torchs_own_is_seeded_too():
@@ -338,7 +388,7 @@ def test_early_stopping_takes_samples_of_the_same_stream():
 
 
 def test_memory_is_set_by_the_chunk_and_not_by_the_number_of_samples():
-    """The largest output of any module is the same for ten samples and for a thousand."""
+    """The largest output of any module, that of the convolution, is the same for ten samples and for a thousand."""
 
     def largest(num_samples: int) -> int:
         model, sizes = small(), []
@@ -347,7 +397,7 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_number_of_samples():
         predict(model, images(), num_samples, seed=0, chunk_size=10)
         return max(sizes)
 
-    assert largest(10) == largest(1000) == 10 * 5 * 4 * 6 * 6 // 4
+    assert largest(10) == largest(1000) == 10 * 5 * 4 * 6 * 6
 
 
 class Foreign(nn.Module):

@@ -6,7 +6,7 @@ layer *and* the activation after it. They are the same in ``train()`` and ``eval
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -24,6 +24,16 @@ class Stochastic(nn.Module):
     """A module that draws noise in every forward pass, unless inside `deterministic`."""
 
     deterministic: bool = False
+
+
+def only_runs(module: nn.Module, *forwards: Callable[..., Any]) -> bool:
+    """Whether a call of a module is one of these functions: no hook watches it, no forward of its own is in its place.
+
+    >>> only_runs(NSMLinear(3, 2), NSMLayer.forward), only_runs(nn.Sequential(), NSMLayer.forward)
+    (True, False)
+    """
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return not any(hooks) and getattr(module.forward, "__func__", module.forward) in forwards
 
 
 class NSMLayer(Stochastic):
@@ -126,8 +136,7 @@ class NSMLayer(Stochastic):
 
     def fires(self, z: Tensor) -> bool:
         """Whether `fire` is what a call of this module would do."""
-        watched = self._forward_hooks or self._forward_pre_hooks
-        return not (self.deterministic or watched) and self._can_fire(z, self.estimator)
+        return not self.deterministic and only_runs(self, NSMLayer.forward) and self._can_fire(z, self.estimator)
 
     def fire(self, z: Tensor, key: Tensor, pooled: bool = False) -> Tensor:
         """`forward`, or its largest states in windows of 2×2, with the noise of ``key``: 64 random bits."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nsm import stages
 from nsm.chain import chain
 from nsm.estimators import Concrete, Deterministic, Probability
-from nsm.layers import NSMLayer, Stochastic
+from nsm.layers import NSMLayer, Stochastic, only_runs
 from nsm.philox import Keyed, keyed
 from nsm.sequential import Sequential
 from nsm.stages import Crossed, Opening, Plain, Stage
@@ -320,9 +320,9 @@ def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
 
 
 def _steps(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules of a Sequential in order, however nested; any other module is one step."""
-    if type(model) in (nn.Sequential, Sequential):
-        for child in model.children():
+    """The modules of a Sequential in order, however nested; any other module, or one with hooks, is one step."""
+    if isinstance(model, nn.Sequential) and only_runs(model, nn.Sequential.forward, Sequential.forward):
+        for child in model:  # a module that stands twice is run twice, which `children` would not say
             yield from _steps(child)
     else:
         yield model

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from nsm.kernels import operations
-from nsm.layers import NSMConv2d, NSMLayer
+from nsm.layers import NSMConv2d, NSMLayer, only_runs
 
 
 class Sequential(nn.Sequential):
@@ -33,7 +33,7 @@ class Sequential(nn.Sequential):
 
 def window(pool: nn.Module | None) -> tuple[int, int] | None:
     """The window of a max-pool that cuts a picture in windows, each unit in one of them; None for any other module."""
-    if type(pool) is not nn.MaxPool2d or pool._forward_hooks or pool._forward_pre_hooks:
+    if not isinstance(pool, nn.MaxPool2d) or not only_runs(pool, nn.MaxPool2d.forward):
         return None
     size, stride, padding, dilation = (
         (v, v) if isinstance(v, int) else tuple(v) for v in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)

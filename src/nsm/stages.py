@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nsm import firing, functional, philox
 from nsm.estimators import Probability, StraightThrough, sgn
 from nsm.kernels import operations
-from nsm.layers import NSMConv2d, NSMLayer, NSMLinear
+from nsm.layers import NSMConv2d, NSMLayer, NSMLinear, only_runs
 from nsm.noise import Bernoulli, Gaussian, Noise
 from nsm.sequential import window
 from nsm.wiring import Convolution, Dense
@@ -66,14 +66,15 @@ def _rows(*pictures: Tensor, wider: int = 1) -> int:
 
 
 class Plain:
-    """Any module that draws. Of a layer all samples share the moments, of another module its input."""
+    """Any module that draws. Of a layer as it is ours all samples share the moments, of another module its input."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.layer = module if isinstance(module, NSMLayer) and only_runs(module, NSMLayer.forward) else None
 
     def share(self, z: Tensor) -> tuple[Tensor, ...]:
         """The input, and the moments of a layer."""
-        return (z, *self.module.moments(z)) if isinstance(self.module, NSMLayer) else (z,)
+        return (z,) if self.layer is None else (z, *self.layer.moments(z))
 
     def rows(self, shared: tuple[Tensor, ...]) -> int:
         """How many rows are best drawn in one pass."""
@@ -89,10 +90,10 @@ class Plain:
 
     def draw(self, shared: tuple[Tensor, ...], samples: int) -> Tensor:
         """States in ``samples`` samples, (samples · inputs, ...)."""
-        layer, z = self.module, shared[0]
+        layer, z = self.layer, shared[0]
         several = z.expand(samples, *z.shape)
-        if not isinstance(layer, NSMLayer):
-            return layer(several.flatten(0, 1))
+        if layer is None:
+            return self.module(several.flatten(0, 1))
         mean, variance = shared[1:]
         shape = torch.Size((samples, *mean.shape))
         draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
@@ -334,7 +335,8 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:
     waiting = list(steps)
     while waiting:
         step = waiting.pop(0)
-        flatten = type(step) is nn.Flatten and (step.start_dim, step.end_dim) == (1, -1) and not _hooked(step)
+        flatten = isinstance(step, nn.Flatten) and only_runs(step, nn.Flatten.forward)
+        flatten = flatten and (step.start_dim, step.end_dim) == (1, -1)
         layer = waiting[0] if flatten and waiting else step
         if not isinstance(layer, NSMLinear if flatten else NSMLayer) or (kind := _kind(layer)) is None:
             yield step
@@ -350,13 +352,9 @@ def fuse(steps: Iterable[nn.Module]) -> Iterator[nn.Module | Stage | Crossed]:
 def _kind(layer: NSMLayer) -> type[Stage | Crossed] | None:
     """The stage of a layer that draws hard states and that nothing watches; None for another."""
     hard = type(layer.estimator) in (Probability, StraightThrough) and not layer.deterministic
-    if type(layer) not in (NSMLinear, NSMConv2d) or not hard or _hooked(layer):
+    if not isinstance(layer, NSMLinear | NSMConv2d) or not hard or not only_runs(layer, NSMLayer.forward):
         return None
     if layer.site == "neuron":
         return Crossed if layer.inputs == "binary" else None
     draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
     return Stage if draw == "moments" else None
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
