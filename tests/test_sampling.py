@@ -212,7 +212,7 @@ class Negated(NSMLinear):
 def test_a_layer_with_a_forward_of_its_own_is_called(site, draw):
     """As the first that draws too: with the noise of the plain layer, and its states turned."""
     torch.manual_seed(0)
-    plain = NSMLinear(6, 1, site=site, draw=draw, inputs="real")  # which is no stage for want of ±1 inputs, or is one
+    plain = NSMLinear(6, 1, site=site, draw=draw, inputs="real")
     turned = Negated(6, 1, site=site, draw=draw, inputs="real")
     turned.load_state_dict(plain.state_dict())
     assigned: Any = copy.deepcopy(plain)

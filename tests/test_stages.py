@@ -247,6 +247,17 @@ def test_a_parameter_that_is_not_a_number_is_not_hidden():
     assert predict(model, images(), 3, seed=0).probabilities.isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("mean", "slope"), [(math.nan, 1.0), (math.inf, 0.0)], ids=["NaN", "inf · 0"])
+def test_a_number_that_is_none_before_the_first_draw_is_not_hidden(mean, slope, dtype):
+    """Made by a batch norm, on the way to units whose bits cannot be NaN."""
+    norm: Any = nn.BatchNorm2d(1)
+    nn.init.constant_(norm.running_mean, mean)
+    nn.init.constant_(norm.weight, slope)
+    found = predict(nn.Sequential(norm, *odd()).to(dtype), images().to(dtype), 3, seed=0)
+    assert found.probabilities.isnan().all()
+
+
 def test_wrong_shapes_have_the_layers_message():
     with pytest.raises(ValueError, match=r"Expected input `z` to have shape \(..., 1, height, width\)"):
         predict(odd(), torch.ones(2, 3, 10, 12), 2)

@@ -74,13 +74,17 @@ def _slots(source: philox.Keyed, inputs: int, samples: int) -> bits.Rows:
 
 
 def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
-    """The longest chain of stages at the beginning of ``steps``, and its length; None where there is no kernel."""
+    """The longest chain of stages at the beginning of ``steps``, and its length; None where there is no kernel.
+
+    Nor is there one for inputs or parameters that are not finite: a bit cannot be NaN.
+    """
     dtype = functional.product_dtype(z)
     stages = list(_leading_stages(steps))
     if z.device.type != "cpu" or dtype not in DIGITS or not stages:
         return None
     lib = bits.library()
-    if lib is None or not all(p.isfinite().all() for stage in stages for p in stage.layer.parameters()):
+    values = (z, *(p for stage in stages for p in stage.layer.parameters()))
+    if lib is None or not all(v.isfinite().all() for v in values):
         return None
     first = _first(stages[0], z)
     if first is None:

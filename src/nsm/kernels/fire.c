@@ -80,7 +80,10 @@ static void fire_units(const float *restrict x, const float *restrict k, const f
     float r[MOST];
     for (int64_t i = 0; i < n; i++) r[i] = bits[i] + 0.5f;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) z[i] = state(fmaf(erf_(fmaf(x[i], k[i], c[i])), 32768, -r[i]) >= 0, x[i]);
+    for (int64_t i = 0; i < n; i++) {
+        float v = fmaf(erf_(fmaf(x[i], k[i], c[i])), 32768, -r[i]);
+        z[i] = state(v >= 0, v);
+    }
 }
 
 void nsm_fire(const float *x, const float *k, const float *c, const uint64_t *key, float *z, int64_t rows,
