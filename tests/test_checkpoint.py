@@ -91,6 +91,17 @@ def test_missing_files(folder):
         checkpoint.read(folder)
 
 
+def test_a_recipe_of_another_version_is_not_called_damaged(folder):
+    about = json.loads((folder / "run.json").read_text())
+    about["recipe"]["distill"] = 0.5
+    (folder / "run.json").write_text(json.dumps(about))
+    with pytest.raises(CheckpointError, match=r"of this version of nsm, but got: .*'distill'"):
+        checkpoint.read_recipe(folder)
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.read_recipe(folder)
+
+
 def test_another_version(folder):
     body = json.loads((folder / "checkpoint.json").read_text())
     body.pop("seal")

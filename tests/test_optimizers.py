@@ -165,3 +165,8 @@ def test_steps_in_a_graph_are_those_of_torch(seeds):
     )
     assert graphed == pytest.approx(plain, abs=2e-2)
     assert plain[-1] < 0.8 * plain[0]
+
+
+def test_a_network_without_hidden_layers_is_refused():
+    with pytest.raises(ValueError, match=r"`muon_lr` to be 0 for a network without hidden layers, but got 0\.001"):
+        fit(nn.Sequential(nn.Flatten(), nn.Linear(32, 2)), tiny(), replace(TINY, muon_lr=1e-3))

@@ -179,6 +179,18 @@ def test_beta_that_is_not_trained_stays():
         assert not torch.equal(model[1].weight, net()[1].weight)
 
 
+def test_a_beta_that_its_owner_froze_stays_frozen():
+    """And one that a recipe froze may learn again afterwards."""
+    network = net()
+    network[1].beta.requires_grad_(False)
+    before = [layer.beta.detach().clone() for layer in (network[1], network[2])]
+    fit(network, tiny(), replace(TINY, initialize=False))
+    assert torch.equal(network[1].beta, before[0])
+    assert not torch.equal(network[2].beta, before[1])
+    fit(network, tiny(), replace(TINY, train_beta=False))
+    assert [network[k].beta.requires_grad for k in (1, 2)] == [False, True]
+
+
 def test_the_loss_on_the_mean_of_samples_and_smooth_labels():
     """With several seeds; a network whose noise is its own record, so that the mean can be taken by hand."""
 
@@ -276,3 +288,14 @@ def test_the_cosine():
     assert rates[:3] == [1.0, 1.0, 1.0]
     assert rates[6] == pytest.approx(0.5)
     assert all(a > b > 0 for a, b in itertools.pairwise(rates[2:]))
+
+
+def test_swapped_pixels_come_from_the_batch_of_the_same_network():
+    values = torch.arange(2)[:, None, None, None].expand(2, 1, 4, 8).mul(100).to(torch.uint8).contiguous()
+    data = Dataset("two", values, torch.zeros(2, dtype=torch.int64), ("one", "two"))
+    batches = Batches(data, replace(TINY, seeds=2, input_swap=CERTAIN), CPU)
+    inputs, _ = batches.read(torch.tensor([[0, 0, 0], [1, 1, 1]]), generator=torch.Generator().manual_seed(0))
+    assert inputs[0].unique().tolist() == [0]
+    assert inputs[1].unique().tolist() == pytest.approx([100 / 255])
+    inputs, _ = batches.read(torch.tensor([[0, 1, 0], [1, 1, 0]]), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(inputs[..., 0, 0, 0] > 0, torch.tensor([[False, False, True], [False, True, True]]))

@@ -37,6 +37,15 @@ from nsm.recipes import CIFAR10_CNN, MNIST_CNN, NOISY, PI_MNIST, RECIPES, Networ
             "`cuda_graph` to be False with 2 processes, but got True",
         ),
         ({"cuda_graph": True, "strategy": "fsdp"}, "`cuda_graph` to be False with strategy='fsdp', but got True"),
+        (
+            {"schedule": "linear", "epochs": 60, "schedule_epochs": 60},
+            "`schedule_epochs` to be below epochs=60",
+        ),
+        ({"beta_decay": 0.1, "train_beta": False}, "`beta_decay` to be 0 with train_beta=False, but got 0.1"),
+        ({"beta_decay": 0.1, "unit": "dCNN"}, "`beta_decay` to be 0 with dCNN, which has no β, but got 0.1"),
+        ({"muon_lr": 1e-3, "unit": "wBD"}, "`muon_lr` to be 0 for wBD, whose weights are computed from others"),
+        ({"weight_decay": 0.1, "unit": "wBD"}, "`weight_decay` to be 0 for wBD, whose weights are computed from"),
+        ({"unit": "BN", "site": "synapse"}, "`site` to be 'neuron' and `draw` 'auto' for BN, whose noise"),
         ({"strategy": "fspd"}, "but got 'fspd'; did you mean 'fsdp'?"),
     ],
 )

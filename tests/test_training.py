@@ -1,5 +1,6 @@
 """fit: learns, is repeatable, and loses nothing wherever it is cut."""
 
+import copy
 import json
 import math
 import os
@@ -18,9 +19,13 @@ from torch.utils.data import TensorDataset
 import nsm
 from nsm import checkpoint
 from nsm.batches import Batches
+from nsm.data import DataError
 from nsm.data.dataset import Dataset
+from nsm.networks import UNITS, pi_mnist_mlp
 from nsm.processes import Diverged, Interrupted
 from nsm.recipes import Recipe
+from nsm.sampling import predict
+from nsm.state import State
 from nsm.steps import Step
 from nsm.training import fit, schedule
 
@@ -396,11 +401,17 @@ def test_bad_data():
     bad = x.clone()
     bad[3] = float("nan")
     for data, message in (
-        (TensorDataset(bad, y), "Expected inputs to be finite floating-point numbers, but got 32 that are not"),
-        (TensorDataset(x > 0, y), "Expected inputs to be finite floating-point numbers, but got torch.bool"),
+        (
+            TensorDataset(bad, y),
+            "inputs of `train` to be finite floating-point numbers, but got 32 that are not",
+        ),
+        (TensorDataset(x > 0, y), "inputs of `train` to be finite floating-point numbers, but got torch.bool"),
         (TensorDataset(x.long(), y), "floating-point numbers, but got torch.int64"),
-        (TensorDataset(x, y + 1), "Expected labels in 0 to 1, as the model has outputs, but got 1 to 2"),
-        (TensorDataset(x, y.float()), "Expected labels to be integers"),
+        (
+            TensorDataset(x, y + 1),
+            "labels of `train` to be in 0 to 1, as the model has outputs, but got 1 to 2",
+        ),
+        (TensorDataset(x, y.float()), "Expected labels of `train` to be integers"),
         (TensorDataset(x[:0], y[:0]), "Expected argument `train` to hold at least one input, but got an empty"),
         (tiny(0), "at least one input"),
         (42, "Expected argument `train` to be a data set with a length and indices, but got int"),
@@ -417,3 +428,78 @@ def test_bad_data():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="`accelerator` to be 'cpu' or 'auto' without a CUDA device"):
             fit(net(), tiny(), replace(TINY, accelerator="cuda"))
+
+
+def test_labels_are_looked_at_all_over_the_data():
+    """In a data set of nsm every one; in one that is read input by input, a hundred, whatever its order."""
+    x, y = torch.randn(300, 1, 4, 8), torch.zeros(300, dtype=torch.int64)
+    y[200:] = 2
+    with pytest.raises(DataError, match="labels of `train` to be in 0 to 1, as the model has outputs, but got 0 to 2"):
+        fit(net(), TensorDataset(x, y), TINY)
+    own = replace(tiny(300), classes=tuple("rlabcdef"))  # more than the network has outputs
+    own.labels[123] = 7
+    with pytest.raises(DataError, match="labels of `train` to be in 0 to 1, as the model has outputs, but got 0 to 7"):
+        fit(net(), own, TINY)
+
+
+def test_bad_validation_data_are_noticed_before_the_first_step(monkeypatch):
+    """Labels of shape (N, 1) would be compared with every prediction."""
+    x, y = torch.randn(20, 1, 4, 8), torch.arange(20) % 2
+    monkeypatch.setattr(State, "begin", None)  # so that nothing can be learned
+    for data, message in (
+        (TensorDataset(x, y[:, None]), r"labels of `validation` to be integers, .* torch.int64 of shape \(20, 1\)"),
+        (TensorDataset(x, y + 1), "labels of `validation` to be in 0 to 1"),
+        (TensorDataset(x[:0], y[:0]), "argument `validation` to hold at least one input"),
+        (42, "argument `validation` to be a data set"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            fit(net(), tiny(), replace(TINY, measure_last=1), validation=data)
+
+
+def test_networks_trained_together_are_measured_with_noise_of_their_own(monkeypatch):
+    seeds: list[int] = []
+
+    def watched(network, inputs, num_samples, *, seed):
+        seeds.append(seed)
+        return predict(network, inputs, num_samples, seed=seed)
+
+    monkeypatch.setattr("nsm.state.predict", watched)
+    fit(net(), tiny(), replace(TINY, seeds=3, epochs=2), validation=tiny(9))
+    assert len(set(seeds)) == 6
+    alone = len(seeds)
+    fit(net(), tiny(), replace(TINY, epochs=2), validation=tiny(9))
+    assert seeds[alone:] == [seeds[0], seeds[3]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_networks_trained_together_start_with_weights_of_their_own(tmp_path, unit):
+    """Those that are computed from others too."""
+    model = pi_mnist_mlp(UNITS[unit], in_features=32, classes=2)
+    fit(model, tiny(4), replace(TINY, epochs=1, seeds=3, lr=1e-9, initialize=False), run_dir=tmp_path)
+    for name, value in checkpoint.read(tmp_path).weights.items():
+        if value.dim() > 2 and value[0].numel() > 300:  # not the lengths of normalised weights, which are all alike
+            assert not torch.allclose(value[0], value[1], atol=1e-3), name
+            assert not torch.allclose(value[1], value[2], atol=1e-3), name
+
+
+def test_a_layer_that_stands_twice_is_saved_and_restored(tmp_path):
+    layer = nsm.NSMLinear(16, 16)
+
+    def model():
+        return nn.Sequential(nn.Flatten(), nsm.NSMLinear(32, 16), layer, layer, nn.Linear(16, 2))
+
+    trained = model()
+    fit(trained, tiny(), TINY, run_dir=tmp_path)
+    loaded = nsm.load(tmp_path, model=copy.deepcopy(trained))
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in trained.state_dict().items())
+    with pytest.raises(ValueError, match=r"`seeds` to be 1 for a network that has a layer twice, but got 3\.weight"):
+        fit(model(), tiny(), replace(TINY, seeds=2))
+
+
+def test_a_run_does_not_go_on_on_another_kind_of_device(tmp_path):
+    fit(net(), tiny(), TINY, run_dir=tmp_path)
+    tensors, progress = outcome(tmp_path)
+    state = {name: value for name, value in tensors.items() if name != "random/cuda"}
+    checkpoint.save(tmp_path, state | {"random/cuda": torch.zeros(1, 16, dtype=torch.uint8)}, progress)
+    with pytest.raises(checkpoint.CheckpointError, match=r"Expected cuda, on which .* began, but got cpu"):
+        fit(net(), tiny(), TINY, run_dir=tmp_path, resume=True)

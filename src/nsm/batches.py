@@ -6,6 +6,7 @@ with the very batch that was next, whatever loads it.
 
 import collections.abc
 import hashlib
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sized
@@ -36,6 +37,7 @@ class Batches:
         device: Where the batches are wanted.
         rank: Which of the processes that share each batch this is.
         world_size: How many they are.
+        name: Which argument of the caller the data are.
     """
 
     dataset: Any
@@ -43,16 +45,17 @@ class Batches:
     device: torch.device
     rank: int = 0
     world_size: int = 1
+    name: str = "train"
 
     def __post_init__(self) -> None:
         """Refuse what has no length, or nothing in it."""
-        what = type(self.dataset).__name__
+        what, mine = type(self.dataset).__name__, f"Expected argument `{self.name}`"
         if isinstance(self.dataset, data.IterableDataset) or not (
             isinstance(self.dataset, Sized) and hasattr(self.dataset, "__getitem__")
         ):
-            raise TypeError(f"Expected argument `train` to be a data set with a length and indices, but got {what}")
+            raise TypeError(f"{mine} to be a data set with a length and indices, but got {what}")
         if len(self.dataset) == 0:
-            raise ValueError(f"Expected argument `train` to hold at least one input, but got an empty {what}")
+            raise ValueError(f"{mine} to hold at least one input, but got an empty {what}")
         if isinstance(self.dataset, Dataset):
             object.__setattr__(self, "dataset", self.dataset.to(self.device))
 
@@ -128,13 +131,14 @@ class Batches:
 
     @cached_property
     def background(self) -> float:
-        """The value of an empty pixel: that of the data set, or −1 where its first inputs are ±1, else 0."""
+        """The value of an empty pixel: that of the data set, or −1 where its inputs are ±1, else 0."""
         known = getattr(self.dataset, "background", None)
-        return (-1.0 if _are_states(self._first()[0]) else 0.0) if known is None else known
+        return (-1.0 if _are_states(self._some()[0]) else 0.0) if known is None else known
 
-    def _first(self) -> tuple[Tensor, Tensor]:
-        """Some inputs and labels, as they are."""
-        return next(self._read(0, [torch.arange(min(100, len(self.dataset)))[None]]))
+    def _some(self) -> tuple[Tensor, Tensor]:
+        """Some inputs and labels, as they are, from all over the data, which may be in the order of their labels."""
+        count = min(100, len(self.dataset))
+        return next(self._read(0, [(torch.arange(count) * len(self.dataset) // count)[None]]))
 
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
         recipe = self.recipe
@@ -155,7 +159,9 @@ class Batches:
         dropped, swapped = recipe.input_dropout, recipe.input_swap
         if dropped or swapped:
             chance = torch.rand(images.shape, generator=generator, device=images.device)
-            images = torch.where(chance > 1 - swapped, images.roll(1, 0), images) if swapped else images
+            if swapped:  # with those of the neighbour, which the same network learns from
+                others = images.unflatten(0, (recipe.seeds, -1)).roll(1, 1).flatten(0, 1)
+                images = torch.where(chance > 1 - swapped, others, images)
             images = images.masked_fill(chance < dropped, fill) if dropped else images
         return images
 
@@ -166,11 +172,8 @@ class Batches:
 
     @torch.no_grad()
     def check(self, model: nn.Module) -> None:
-        """Refuse inputs or labels, of the first batch, that ``model`` could not learn from."""
-        inputs, labels = self._first()
-        if not inputs.is_floating_point() or not inputs.isfinite().all():
-            bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
-            raise DataError(f"Expected inputs to be finite floating-point numbers, but got {bad}")
+        """Refuse data that ``model`` could not learn from, as far as `check_labels` looks at them."""
+        inputs = self.check_labels(model)
         recipe, states, pictures = self.recipe, _are_states(inputs), inputs.dim() == 4
         if recipe.augmentation != "none" and not pictures:
             raise ValueError(
@@ -192,17 +195,31 @@ class Batches:
             raise ValueError(
                 f"Expected argument `input_flip` to be 0 for inputs that are not ±1, but got {recipe.input_flip}"
             )
+
+    @torch.no_grad()
+    def check_labels(self, model: nn.Module) -> Tensor:
+        """Refuse data that are none of ``model``; looks at some inputs, which it returns, and all labels it can."""
+        inputs, labels = self._some()
+        if isinstance(self.dataset, Dataset):
+            labels = self.dataset.labels
+        if not inputs.is_floating_point() or not inputs.isfinite().all():
+            bad = inputs.dtype if not inputs.is_floating_point() else f"{int((~inputs.isfinite()).sum())} that are not"
+            raise DataError(f"Expected inputs of `{self.name}` to be finite floating-point numbers, but got {bad}")
         if labels.is_floating_point() or labels.dim() != 1:
             kind = f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise DataError(f"Expected labels to be integers, one for each input, but got {kind}")
+            raise DataError(f"Expected labels of `{self.name}` to be integers, one for each input, but got {kind}")
         training = model.training
-        logits = model.eval()(inputs[:2])
-        model.train(training)
+        try:
+            logits = model.eval()(inputs[:2])
+        finally:
+            model.train(training)
         if logits.dim() != 2:
             raise ValueError(f"Expected argument `model` to return logits (B, C), but got {tuple(logits.shape)}")
         if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
+            mine, most = f"Expected labels of `{self.name}`", logits.shape[1] - 1
             span = f"{int(labels.min())} to {int(labels.max())}"
-            raise DataError(f"Expected labels in 0 to {logits.shape[1] - 1}, as the model has outputs, but got {span}")
+            raise DataError(f"{mine} to be in 0 to {most}, as the model has outputs, but got {span}")
+        return inputs
 
 
 def _are_states(inputs: Tensor) -> bool:
@@ -210,7 +227,9 @@ def _are_states(inputs: Tensor) -> bool:
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent still needs its batch
+    """Who signals a group of processes, as a terminal and ``timeout`` do; the parent still needs its batch."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,9 @@ def save(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> 
     """Make ``tensors`` and ``progress`` the run's checkpoint; until this returns, the one before it is."""
     for left in folder.glob(".*.tmp"):
         left.unlink(missing_ok=True)  # of a process that was killed while it wrote
-    data = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    # copies, since of a layer that stands twice in a network both names share their memory
+    copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    data = safetensors.torch.save(copies)
     digest = hashlib.sha256(data).hexdigest()
     name = f"state-{digest[:16]}.safetensors"
     _write(folder / name, data)
@@ -229,9 +231,13 @@ def read_recipe(run_dir: str | Path) -> Recipe:
     if not path.exists():
         raise FileNotFoundError(f"Expected {run_dir} to hold a run, but got no {RUN} there")
     try:
-        return Recipe.from_dict(json.loads(path.read_bytes())["recipe"])
+        known = dict(json.loads(path.read_bytes())["recipe"])
     except (ValueError, KeyError, TypeError):
         raise _damaged(path) from None
+    try:
+        return Recipe.from_dict(known)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"Expected {run_dir} to hold a run of this version of nsm, but got: {error}") from None
 
 
 def _verified(path: Path, digest: str) -> bytes:

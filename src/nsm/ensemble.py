@@ -29,6 +29,10 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
+        names = [[name for name, _ in members[0].named_parameters(remove_duplicate=once)] for once in (True, False)]
+        if names[0] != names[1]:
+            twice = next(name for name in names[1] if name not in names[0])
+            raise ValueError(f"Expected argument `seeds` to be 1 for a network that has a layer twice, but got {twice}")
         self._template = (_copy(members[0], vmapped=True),)  # in a tuple: its parameters are not this module's
         parameters, buffers = stack_module_state(list(members))
         for name, value in parameters.items():

@@ -43,7 +43,8 @@ class Recipe:
             then down to 0 at the end with Adam's first moment 0.5 in place of 0.9), or cosine (constant for
             `schedule_epochs`, then down to 0 like half a wave).
         schedule_epochs: Epochs between two halvings, or before the fall.
-        weight_decay: Share of the layers' weights that every step takes away, times the learning rate.
+        weight_decay: Share of the weights, those of batch norms among them, that every step takes away, times the
+            learning rate.
         beta_decay: The same for β, so that noise cannot be learned away.
         train_beta: Learn β; otherwise it stays as it started.
         label_smoothing: Share of every label that is spread over all classes.
@@ -139,13 +140,27 @@ class Recipe:
             _check(each.name, getattr(self, each.name), hints[each.name], **each.metadata)
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"Expected argument `lr` to be positive and finite, but got {self.lr}")
-        if self.unit not in NOISY and (self.site, self.draw) != ("neuron", "auto"):
+        if self.unit not in DRAWN and (self.site, self.draw) != ("neuron", "auto"):
             raise ValueError(
                 f"Expected argument `site` to be 'neuron' and `draw` 'auto' for {self.unit}, whose noise they do not "
                 f"concern, but got {self.site!r} and {self.draw!r}"
             )
         if self.site == "neuron" and self.draw != "auto":
             raise ValueError(f"Expected argument `draw` to be 'auto' for site='neuron', but got {self.draw!r}")
+        if self.schedule in ("linear", "cosine") and self.schedule_epochs >= self.epochs:
+            raise ValueError(
+                f"Expected argument `schedule_epochs` to be below epochs={self.epochs} for the rate to fall, "
+                f"but got {self.schedule_epochs}"
+            )
+        if self.beta_decay and not (self.train_beta and self.unit in NOISY):
+            learned = "train_beta=False" if self.unit in NOISY else f"{self.unit}, which has no β"
+            raise ValueError(f"Expected argument `beta_decay` to be 0 with {learned}, but got {self.beta_decay}")
+        for name in ("muon_lr", "weight_decay"):
+            if getattr(self, name) and self.unit == "wBD":
+                raise ValueError(
+                    f"Expected argument `{name}` to be 0 for wBD, whose weights are computed from others, "
+                    f"but got {getattr(self, name)}"
+                )
         if self.muon_lr and self.strategy == "fsdp":
             raise ValueError(f"Expected argument `muon_lr` to be 0 with strategy='fsdp', but got {self.muon_lr}")
         if self.cuda_graph and (self.world_size > 1 or self.strategy == "fsdp"):
@@ -176,7 +191,8 @@ class Recipe:
         return asdict(self)
 
 
-NOISY = ("bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)", "BN")  # units made of NSM layers
+DRAWN = ("bNSM", "gNSM", "bNSM (STE)", "bNSM (BinConcrete)")  # units whose noise is drawn at a site
+NOISY = (*DRAWN, "BN")  # units made of NSM layers
 
 
 def _check(name: str, value: Any, hint: Any, least: Any = None, below: Any = None) -> None:

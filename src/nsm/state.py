@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from lightning_fabric import Fabric
 from torch import Generator, Tensor, nn
+from torch.nn.utils import parametrize
 
 from nsm import checkpoint
 from nsm.batches import Batches, derive
@@ -34,9 +35,6 @@ class State:
     def __init__(self, model: nn.Module, batches: Batches, recipe: Recipe, fabric: Fabric) -> None:
         self.recipe, self.fabric, self.batches = recipe, fabric, batches
         self.model = model
-        for layer in model.modules():
-            if isinstance(layer, NSMLayer):
-                layer.beta.requires_grad_(recipe.train_beta)
         self.epoch = self.batch = self.step = 0
         self.losses = torch.zeros(recipe.seeds, dtype=torch.float64, device=fabric.device)
         self.history: list[dict[str, Any]] = []
@@ -73,6 +71,9 @@ class State:
     def restore(self, saved: Checkpoint, folder: Path) -> None:
         """The state of a checkpoint."""
         checkpoint.check_architecture(saved, self.model, folder)
+        began = "cuda" if "random/cuda" in saved.tensors else "cpu"
+        if began != self.fabric.device.type:  # whose random numbers are others
+            raise CheckpointError(f"Expected {began}, on which {folder} began, but got {self.fabric.device.type}")
         if saved.progress["samples"] != len(self.batches.dataset):
             raise CheckpointError(
                 f"Expected {saved.progress['samples']} inputs, with which {folder} began, "
@@ -127,7 +128,7 @@ class State:
         if held_out is not None and self.epoch >= self.recipe.epochs - last:
             self._collect()
             networks = (network.to(self.fabric.device) for network in self._networks())
-            errors = [_error(network, held_out, self.epoch, self.fabric) for network in networks]
+            errors = [_error(network, held_out, self.epoch, self.fabric, k) for k, network in enumerate(networks)]
             row["validation_error"] = sum(errors) / len(errors)
             self._make_room()
         return row | ({"losses": losses, "validation_errors": errors} if self.recipe.seeds > 1 else {})
@@ -222,14 +223,19 @@ class State:
         learned = {name: value for name, value in self.network.named_parameters() if value.requires_grad}
         matrices = [name for name, value in learned.items() if kinds[name] == "weight" and value.dim() > stacked + 1]
         hidden = matrices[:-1] if recipe.muon_lr else []
+        if recipe.muon_lr and not hidden:
+            raise ValueError(
+                f"Expected argument `muon_lr` to be 0 for a network without hidden layers, but got {recipe.muon_lr}"
+            )
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}  # by decay and Muon's rate
         for name, value in learned.items():
             decay = {"weight": recipe.weight_decay, "beta": recipe.beta_decay}.get(kinds[name], 0.0)
             groups.setdefault((decay, recipe.muon_lr / recipe.lr if name in hidden else 0.0), []).append(value)
-        graph = recipe.cuda_graph  # which keeps no number that changes, so the rate is a tensor
-        lr: Any = torch.tensor(recipe.lr, device=device) if graph else recipe.lr
+        # a graph, and code for each number that it was compiled with, keep no number that changes: the rate is a tensor
+        still = recipe.cuda_graph or (recipe.compile and device.type == "cuda")
+        lr: Any = torch.tensor(recipe.lr, device=device) if still else recipe.lr
         options: dict[str, Any] = {
-            "capturable": graph,
+            "capturable": still,
             # one pass on the CPU, but whole weights and shares would be rounded differently; on CUDA a compiled list
             "fused": device.type == "cpu" and self.fabric.world_size == 1,
             "foreach": True if device.type == "cuda" else None,
@@ -241,8 +247,8 @@ class State:
         return torch.optim.AdamW(plain, lr=lr, **options)
 
 
-def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> float:
-    """The fraction of wrong labels; each process looks at its share."""
+def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric, member: int) -> float:
+    """The fraction of wrong labels; each process looks at its share, each network by noise of its own."""
     labels: list[Tensor] = []
 
     def inputs() -> Iterator[Tensor]:
@@ -250,7 +256,7 @@ def _error(network: nn.Module, data: Batches, epoch: int, fabric: Fabric) -> flo
             labels.append(truth)
             yield some
 
-    seed = derive(data.recipe.seed, "validation", epoch, fabric.global_rank)
+    seed = derive(data.recipe.seed, "validation", epoch, fabric.global_rank, *[member] * (member > 0))
     wrong = torch.zeros((), dtype=torch.long, device=fabric.device)
     if fabric.global_rank < len(data.dataset):  # else there is nothing in its share
         with fabric.autocast():
@@ -270,7 +276,14 @@ def _tensors(network: nn.Module) -> list[Tensor]:
 
 
 def _draw_anew(model: nn.Module) -> None:
+    """Weights as of a fresh network; those that are computed from others are set, so that the others follow."""
     for module in model.modules():
-        reset = getattr(module, "reset_parameters", None)
-        if reset is not None:
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is None:
+            continue
+        with parametrize.cached():  # else what is computed is computed anew, and lost, whenever it is asked for
             reset()
+            names: Any = module.parametrizations if parametrize.is_parametrized(module) else ()
+            drawn = {name: getattr(module, name).detach().clone() for name in names}
+        for name, value in drawn.items():
+            setattr(module, name, value)

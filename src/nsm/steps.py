@@ -72,7 +72,9 @@ class Step:
         self.losses, self.update = batch_losses, optimizer.step
         self.objective = torch.compile(self.plain_objective, **COMPILE) if whole else self.plain_objective
         if recipe.compile:  # code is compiled for its own weights, so a process that trains many networks has much
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 1000)
+            limits = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, 1000)
+            limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 10_000)
         if recipe.compile and not self.synchronous and fabric.world_size == 1:
             if not whole:
                 self.losses = torch.compile(batch_losses, **COMPILE)

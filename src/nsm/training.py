@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nsm import checkpoint
 from nsm.batches import Batches, derive
 from nsm.data import load
 from nsm.display import plot, progress, tensorboard
+from nsm.layers import NSMLayer
 from nsm.networks import build
 from nsm.processes import Interrupted, agree, on_first, processes, signals
 from nsm.recipes import Recipe
@@ -94,8 +95,11 @@ def fit(
         fabric = stack.enter_context(processes(recipe))
         root, ranks = fabric.global_rank == 0, (fabric.global_rank, fabric.world_size)
         batches = Batches(train, recipe, fabric.device, *ranks)
-        held_out = Batches(validation, recipe, fabric.device, *ranks) if validation is not None else None
+        held_out = Batches(validation, recipe, fabric.device, *ranks, "validation") if validation is not None else None
         batches.check(model.to(fabric.device))
+        if held_out is not None:
+            held_out.check_labels(model)
+        stack.enter_context(_beta_as_asked(model, recipe))
         folder = _open(stack, fabric, run_dir)
         came = stack.enter_context(signals(folder))
         state = State(model, batches, recipe, fabric)
@@ -217,6 +221,19 @@ def _check_recipe(recipe: Recipe, run_dir: str | Path) -> None:
                 f"Expected argument `recipe` to be that of {run_dir}, with {name}={known[name]!r}, "
                 f"but got {given[name]!r}"
             )
+
+
+@contextlib.contextmanager
+def _beta_as_asked(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """Without ``train_beta`` no β learns; afterwards those may that did before."""
+    betas = [layer.beta for layer in model.modules() if isinstance(layer, NSMLayer) and layer.beta.requires_grad]
+    try:
+        for beta in betas:
+            beta.requires_grad_(recipe.train_beta)
+        yield
+    finally:
+        for beta in betas:
+            beta.requires_grad_(True)
 
 
 def _open(stack: contextlib.ExitStack, fabric: Fabric, run_dir: str | Path | None) -> Path | None:

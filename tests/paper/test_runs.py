@@ -93,6 +93,39 @@ def test_a_seed_counts_once(tmp_path):
     assert whole["n"] == 2
 
 
+def test_what_is_there_stays_whatever_is_made_again(tmp_path):
+    """Two seeds that were trained apart, and once more together for their weights."""
+    work, results = tmp_path / "work", tmp_path / "results"
+    made = {"recipe": SMALL.to_dict(), "seconds": 1.0, "commit": "c", "versions": {}, "platform": "", "python": ""}
+    for seeds, error in (((0,), 2.0), ((1,), 3.0)):
+        folder = part_folder(RUN, seeds[0], 1, work)
+        folder.mkdir(parents=True)
+        part = {**made, "hardware": "A", "seeds": list(seeds), "errors": [[error]]}
+        (folder / runs.PART).write_text(json.dumps(part))
+    assert (collect(RUN, work, results) or {})["values"] == [2.0, 3.0]
+    folder = part_folder(RUN, 0, 2, work)
+    folder.mkdir(parents=True)
+    again = {**made, "hardware": "B", "seeds": [0, 1], "errors": [[7.0], [7.0]]}
+    (folder / runs.PART).write_text(json.dumps(again))
+    assert (collect(RUN, work, results) or {})["values"] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("changes", [{"inputs": (90, 10)}, {"inputs": None}, {"start": "another"}])
+def test_a_result_from_other_inputs_or_another_start_is_not_this_ones(tmp_path, changes):
+    train_part(RUN, 0, 1, tmp_path / "work")
+    collect(RUN, tmp_path / "work", tmp_path)
+    assert missing(RUN, tmp_path, 1) == []
+    assert missing(replace(RUN, **changes), tmp_path, 1) == [0]
+
+
+def test_processes_of_the_queue_have_a_session_of_their_own(tmp_path, monkeypatch):
+    """So that Ctrl-C in a terminal, which reaches a whole group, does not reach them beside `_end`'s own signal."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(queue.subprocess, "Popen", lambda words, **options: asked.update(options))
+    queue._start(queue.Job(RUN, 0, 1), tmp_path, None)
+    assert asked["start_new_session"] is True
+
+
 def test_what_another_recipe_left_is_set_aside(tmp_path):
     """A part that is finished, then one that was cut, then one that was cut on another kind of machine."""
     run = replace(RUN, recipe=replace(SMALL, epochs=1), inputs=(100, 10))

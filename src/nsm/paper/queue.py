@@ -137,8 +137,8 @@ def _start(job: Job, work: Path, root: Path | None) -> tuple[subprocess.Popen, P
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "nsm.paper.runs", job.run.to_json(), "--work", str(work)]
     words += ["--seed", str(job.seed), "--seeds", str(job.seeds), *(["--root", str(root)] if root else [])]
-    with open(log, "w", encoding="utf-8") as file:
-        return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT), log
+    with open(log, "w", encoding="utf-8") as file:  # a session of its own: only `_end` ends it, and only once
+        return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True), log
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ A run is made of *parts*, each some seeds trained together in a folder of its ow
 each other, on other machines, and resumed. ``collect`` joins the parts that are finished into
 ``results/paper/<name>.json``. A part can be run as a process:
 
-    python -m nsm.paper.runs RUN --seed 0 --seeds 5 --work runs/paper --results results --root DATA
+    python -m nsm.paper.runs RUN --seed 0 --seeds 5 --work runs/paper --root DATA
 
 where RUN is the name of a run of `nsm.paper.rows`, or a `Run` as JSON.
 """
@@ -161,6 +161,8 @@ def train_part(run: Run, seed: int, seeds: int, work: Path, root: Path | None = 
     errors = [row.get("validation_errors", [row["validation_error"]]) for row in measured]  # (epochs, seeds)
     part = {
         "seeds": list(range(seed, seed + seeds)),
+        "start": run.start,
+        "inputs": run.inputs and list(run.inputs),
         "recipe": recipe.to_dict(),
         "training_inputs": len(train),
         "test_inputs": len(test),
@@ -254,8 +256,13 @@ def result_path(name: str, results: Path) -> Path:
 
 
 def same(run: Run, parts: list[dict[str, Any]]) -> bool:
-    """Whether parts were made by the recipe of this run, on whatever machine."""
-    return all(_essence(part["recipe"]) == _essence(run.recipe.to_dict()) for part in parts)
+    """Whether parts were made by the recipe of this run, from the same start and inputs, on whatever machine."""
+    about = {"start": run.start, "inputs": run.inputs and list(run.inputs)}
+    return all(
+        _essence(part["recipe"]) == _essence(run.recipe.to_dict())
+        and all(part.get(key, value) == value for key, value in about.items())  # older parts do not say
+        for part in parts
+    )
 
 
 def _essence(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -286,17 +293,15 @@ def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
 
     A part that the result has already stays, though it was made once more: for its weights, on another machine.
     """
-    found = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
-    found = sorted([*found, *finished(run, results)], key=lambda part: _whole(run, part))  # what has more comes later
-    parts = {tuple(part["seeds"]): part for part in found if same(run, [part])}
-    if not parts:
-        return None
+    new = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
+    new = sorted((part for part in new if same(run, [part])), key=lambda part: -len(part["seeds"]))
     chosen: list[dict[str, Any]] = []
-    taken: set[int] = set()
-    for seeds, part in sorted(parts.items(), key=lambda item: (-len(item[0]), item[0])):
-        if not taken & set(seeds):  # a seed counts once, in the larger of the parts that have it
+    # what has all that is to be measured comes first, then what is there already, then the larger of what is new
+    for part in sorted([*finished(run, results), *new], key=lambda part: not _whole(run, part)):
+        if not {seed for other in chosen for seed in other["seeds"]} & set(part["seeds"]):  # a seed counts once
             chosen.append(part)
-            taken |= set(seeds)
+    if not chosen:
+        return None
     chosen.sort(key=lambda part: part["seeds"])
     errors = [statistics.fmean(each) for part in chosen for each in part["errors"]]
     result = {
