@@ -2,6 +2,7 @@ import math
 from collections import Counter
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -334,6 +335,20 @@ def test_noise_at_neurons_by_a_kernel(noise, monkeypatch):
             found.append(second(first.draw(first.share(z), 3)))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("law", [{}, LAW], ids=["neuron", "moments"])
+def test_other_rows_than_noise_is_numbered_for_are_no_kernels(law, monkeypatch):
+    """A kernel would read numbers beyond the last; torch draws for a batch that a module has cut anew."""
+    kernel: Any = mock.Mock(**{f"{name}.side_effect": AssertionError for name in ("fire", "blank", "integers")})
+    monkeypatch.setattr(Stage, "_kernel", lambda self, z: kernel)
+    (stage,) = fuse([nsm.NSMLinear(70, 5, **law)])
+    source = philox.Keyed(5, torch.arange(3), torch.zeros(3, dtype=torch.int64))
+    source.__dict__["kernel"] = kernel
+    with torch.no_grad(), philox.keyed(source):
+        assert stage(torch.ones(6, 70)).abs().unique().tolist() == [1]
+        with pytest.raises(AssertionError):
+            stage(torch.ones(3, 70))
 
 
 def test_several_pictures_of_one_input():

@@ -59,6 +59,17 @@ def fitting(picture: Tensor, wider: int = _WIDER) -> int:
     return max(1, _NUMBERS // (wider * picture[0].numel()))
 
 
+def fitting_draws(layer: NSMLayer, z: Tensor) -> int:
+    """How many rows fit into one pass by the noise of a layer: exact draws at synapses have a ξ for every connection.
+
+    And at every place, which are counted in z: it comes before the layer, and pictures shrink on their way.
+    """
+    draw = functional.resolve_draw(layer.site, layer.draw, fan_in=math.prod(layer.weight.shape[1:]))
+    places = z.shape[1:-1] if isinstance(layer.wiring, Dense) else z.shape[2:]
+    connections = layer.weight.numel() * math.prod(places) if layer.site == "synapse" and draw == "exact" else 1
+    return max(1, _NUMBERS // connections)
+
+
 def _rows(*pictures: Tensor, wider: int = 1) -> int:
     """How many rows are best drawn in one pass."""
     most = _ROWS.get(pictures[0].device.type, _ROWS["cuda"])
@@ -170,7 +181,7 @@ class Stage(Layered):
     def __call__(self, z: Tensor) -> Tensor:
         """States −1 or +1, in the shape of the last module of the stage."""
         dtype, source = functional.product_dtype(z), philox.source
-        if source is not None and (kernel := self._kernel(z)):
+        if source is not None and source.fits(z.shape[:1]) and (kernel := self._kernel(z)):
             states = kernel.fire(*self._picture(z), self.pool, kernel.Rows(*source.counters, source.next()), dtype)
         else:
             states = sgn(functional.toss(self.chance(z))).to(dtype)
@@ -269,7 +280,7 @@ class Crossed(Layered):
         noise, dtype = self.layer.noise, functional.product_dtype(z)
         pictures = z.dim() == 4 and (self.flatten or isinstance(self.layer.wiring, Convolution))
         z = z.movedim(1, -1) if pictures else z
-        noisy = _noisy_rows(z.flatten(1), noise, dtype)
+        noisy = _noisy_rows(z.flatten(1), samples, noise, dtype)
         if noisy is None:
             exact = dtype if isinstance(noise, Bernoulli) else torch.promote_types(dtype, torch.float32)
             xi = noise.sample((samples * len(z), *z.shape[1:]), device=z.device, dtype=exact)
@@ -308,10 +319,10 @@ class Crossed(Layered):
         return alpha.contiguous(), b.expand_as(alpha).contiguous()
 
 
-def _noisy_rows(z: Tensor, noise: Noise, dtype: torch.dtype) -> Tensor | None:
-    """(ξ − m) z for every row that noise is drawn for, of which there are samples · len(z); None without a kernel."""
+def _noisy_rows(z: Tensor, samples: int, noise: Noise, dtype: torch.dtype) -> Tensor | None:
+    """(ξ − m) z in every sample, (samples · rows, ...); None where no kernel draws noise for these rows."""
     source = philox.source
-    if source is None or not source.kernel or z.dtype == torch.float64:
+    if source is None or not source.fits((samples * len(z),)) or not source.kernel or z.dtype == torch.float64:
         return None
     if type(noise) is Bernoulli:
         return source.kernel.blank(*source.counters, source.next(), z.contiguous(), noise.p, noise.bound, dtype)
