@@ -1,7 +1,12 @@
 import copy
 import math
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partialmethod
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,13 +16,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import law
 from law import SITES, check_rate
+from nsm import philox
 from nsm.estimators import Concrete, Probability
 from nsm.functional import Draw, Site
-from nsm.layers import NSMConv2d, NSMLinear, deterministic
+from nsm.layers import NSMConv2d, NSMLinear, Stochastic, deterministic
 from nsm.networks import UNITS, mnist_cnn, relu
 from nsm.noise import Bernoulli, Gaussian, LogNormal
 from nsm.sampling import Confident, Prediction, predict
 from nsm.signs import Binarize
+from nsm.wiring import Convolution
 
 
 def small(site: Site = "neuron", draw: Draw = "auto", **options) -> nn.Sequential:
@@ -246,6 +253,65 @@ def test_noise_of_torchs_own_is_seeded_too():
     assert torch.equal(predict(model, z, 10, seed=1).probabilities, predict(model, z, 10, seed=1).probabilities)
 
 
+def test_predictions_of_two_threads_take_turns():
+    """Each would else change the source of the other's noise in the middle, for good."""
+    torch.manual_seed(0)
+    both, sources = threading.Barrier(2), []
+
+    class Meet(nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            with suppress(threading.BrokenBarrierError):  # nobody comes
+                both.wait(0.5)
+            sources.append(philox.source)
+            return z
+
+    layer, last, z = NSMLinear(20, 20), nn.Linear(20, 3), torch.randn(4, 20).sign()
+    alone = [predict(nn.Sequential(layer, layer, last), z, 10, seed=seed) for seed in (1, 2)]
+    model, before = nn.Sequential(layer, Meet(), layer, last), torch.get_rng_state()
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda seed: predict(model, z, 10, seed=seed), (1, 2)))
+    for one, other in zip(found, alone, strict=True):
+        close(one, other)
+    assert sorted(source.key[0] for source in sources) == [1, 2]
+    assert philox.source is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_the_generator_of_the_models_device_is_seeded(monkeypatch):
+    """`torch.manual_seed` would seed those of all devices, which nobody puts back."""
+    model = small()
+    for name in ("manual_seed", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, name, mock.Mock(side_effect=AssertionError))
+    predict(model, images(), 3, seed=0)
+
+
+def test_noise_of_ones_own_is_drawn_once_before_the_first_layer_and_anew_if_it_says_so():
+    class Blurred(Stochastic):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(z, 0.5, training=True)
+
+    z = torch.ones(4, 6)
+    torch.manual_seed(0)
+    assert predict(nn.Sequential(Always(), nn.Linear(6, 3)), z, 10, seed=1).num_samples.tolist() == [1] * 4
+    found = predict(nn.Sequential(Blurred(), nn.Linear(6, 3)), z, 10, seed=1)
+    assert found.num_samples.tolist() == [10] * 4
+    assert found.mutual_information.min() > 0
+
+
+def test_a_model_that_cuts_the_batch_anew_is_one_step():
+    """Three frames of each input, each a row of its own; the units are certain."""
+    torch.manual_seed(0)
+    frames = nn.Flatten(0, 1), NSMConv2d(1, 2, 3), nn.Unflatten(0, (-1, 3)), nn.Flatten()
+    model, x = nn.Sequential(*frames, nn.Linear(96, 4)), torch.randn(5, 3, 1, 6, 6).sign()
+    nn.init.constant_(frames[1].beta, 1e3)
+    with torch.no_grad():
+        expected = model(x).softmax(-1)
+    for chunk_size in (None, 3):
+        found = predict(model, x, 20, seed=0, chunk_size=chunk_size)
+        torch.testing.assert_close(found.probabilities, expected)
+        assert found.num_samples.tolist() == [20] * 5
+
+
 class Always(nn.Module):
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(z, 0.5, training=True)
@@ -425,3 +491,27 @@ def test_wide_pictures_go_in_smaller_passes(site, draw, foreign, monkeypatch):
     monkeypatch.setattr("nsm.stages._NUMBERS", 36 * 50 * (32 if foreign else 1))
     close(predict(network, x, 20, seed=2), whole)
     assert 10 <= max(rows) <= 50
+
+
+@pytest.mark.parametrize("first", [{"draw": "exact"}, {"draw": "moments"}], ids=str)
+def test_a_layer_that_draws_for_every_connection_goes_in_smaller_passes(first, monkeypatch):
+    """Its noise is as many times wider than its output as it has inputs, wherever in the network it is."""
+    torch.manual_seed(0)
+    exact: Any = {"site": "synapse", "draw": "exact"}
+    model = nn.Sequential(
+        NSMConv2d(1, 4, 3, padding=1, **exact | first),
+        NSMConv2d(4, 8, 3, padding=1, **exact),
+        nn.Flatten(),
+        nn.Linear(8 * 6 * 6, 3),
+    )
+    x, widest = images(7), [0]
+    whole = predict(model, x, 20, seed=2)
+    monkeypatch.setattr(Convolution, "gather", partialmethod(_noted, widest))
+    monkeypatch.setattr("nsm.stages._NUMBERS", 30 * 8 * 4 * 9 * 6 * 6)
+    close(predict(model, x, 20, seed=2), whole)
+    assert 10 * 8 * 4 * 9 * 6 * 6 <= max(widest) <= 30 * 8 * 4 * 9 * 6 * 6
+
+
+def _noted(self: Convolution, sizes: list[int], terms: torch.Tensor) -> torch.Tensor:
+    sizes.append(terms.numel())
+    return terms.sum(-3)

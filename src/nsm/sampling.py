@@ -7,7 +7,8 @@ are cut into passes, nor on which inputs have left early.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -28,6 +29,7 @@ Step = nn.Module | Stage | Crossed
 
 _BLOCK = {"cpu": 512, "cuda": 10_000}  # inputs whose moments are kept
 _CHUNK = 10
+_TURN = threading.RLock()  # of a prediction: the source of noise and torch's generators are the whole process's
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,13 @@ def predict(
     """Sample a network on each input and average what it says.
 
     The model runs in ``eval()`` mode, which its noise does not heed but batch norms do, and is left as it was. Layers
-    trained with `Concrete` sample hard states. A module that draws noise of its own from torch is seeded too, but its
-    noise then depends on ``chunk_size``.
+    trained with `Concrete` sample hard states. Predictions of several threads take turns; no other thread may draw
+    noise meanwhile.
+
+    A module that draws noise of its own from torch is seeded too, but its noise then depends on ``chunk_size``, as does
+    that of layers behind a module that cuts the batch anew. Before the first stochastic layer it is drawn once for all
+    samples, and without such a layer there is one sample. What derives from `nsm.layers.Stochastic` is a stochastic
+    layer, and drawn anew in every sample.
 
     Args:
         model: any module from inputs to logits (B, C). The part of an ``nn.Sequential`` before its first stochastic
@@ -176,9 +183,7 @@ def predict(
         raise ValueError(f"Expected argument `keep_samples` to be False beside `stop`, but got {stop} and True")
     if stop is not None and not callable(getattr(stop, "watch", None)):
         raise TypeError(f"Expected argument `stop` to say when to stop, like nsm.Confident(), but got {stop!r}")
-    if seed is None:
-        seed = int(torch.randint(2**62, ()))
-    elif isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
         raise ValueError(f"Expected argument `seed` to be an int of at least 0 and below 2**63, but got {seed!r}")
     tensors = [*model.parameters(), *model.buffers()]
     device = tensors[0].device if tensors else torch.device("cpu")
@@ -186,9 +191,7 @@ def predict(
     block = _BLOCK.get(device.type, _BLOCK["cuda"])
     parts: list[Prediction] = []
     count = 0
-    devices = [device] if device.type == "cuda" else []
-    with _inference(model), torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+    with _TURN, _inference(model), _seeded(seed, device) as seed:
         for batch in _batches(x):
             inputs = _as_inputs(batch, device, dtype)
             for some in inputs.split(min(block, stages.fitting(inputs))):
@@ -217,6 +220,8 @@ def _predict(
         tally = _Tally(len(p), p.shape[-1], p)
         tally.add(torch.arange(len(p), device=p.device), p[None], torch.ones_like(p[None, :, 0], dtype=torch.bool))
         return tally.prediction([p[None]] if keep_samples else None)
+    if len(z) != len(x):  # noise is numbered by inputs
+        z, rest = x, [model]
     passes = _passes(rest, z, offset, num_samples, seed, chunk_size, stop)
     opening = next(passes)
     tally = _Tally(len(x), opening[1].shape[-1], opening[1])
@@ -229,7 +234,7 @@ def _predict(
 
 
 def _passes(
-    steps: list[Step],
+    steps: Sequence[Step],
     z: Tensor,
     offset: int,
     num_samples: int,
@@ -240,7 +245,9 @@ def _passes(
     """For each chunk: the inputs in it, their softmax (S, inputs, C), and which of these samples count (S, inputs)."""
     first, after = _open(steps, z)
     shared = first.share(z)
-    rows = first.rows(shared)
+    modules = (module for step in steps if isinstance(step, nn.Module) for module in step.modules())
+    layers = (module for module in modules if isinstance(module, NSMLayer))
+    rows = min([first.rows(shared), *(stages.fitting_draws(layer, z) for layer in layers)])
     if chunk_size is None:  # of few inputs more samples, unless each may be the last
         chunk_size = _CHUNK if stop else max(_CHUNK, rows // len(z))
     together = max(1, rows // min(chunk_size, num_samples))
@@ -311,7 +318,7 @@ def _split(model: nn.Module) -> tuple[list[Step], list[Step]]:
     return steps[:k], steps[k:]
 
 
-def _open(steps: list[Step], z: Tensor) -> tuple[Opening, list[Step]]:
+def _open(steps: Sequence[Step], z: Tensor) -> tuple[Opening, Sequence[Step]]:
     """The first draw, and the steps that are left after it."""
     if (found := chain(steps, z)) is not None:
         return found[0], steps[found[1] :]
@@ -362,6 +369,20 @@ def _inference(model: nn.Module) -> Iterator[None]:
             module.estimator = estimator
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def _seeded(seed: int | None, device: torch.device) -> Iterator[int]:
+    """The seed, with which torch's generators begin that a model on this device draws from; put back afterwards."""
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if cuda else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed all other devices, for good
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield seed
 
 
 def _batches(x: Any) -> Iterator[Any]:
