@@ -284,9 +284,33 @@ def test_a_kernel_raced(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # which takes its time
     found = kernels.kernel_race("cpu", "fire", rounds=1)
     assert set(found.best) == {"kernel", "compiled"}
-    monkeypatch.setattr(kernels, "_fire", lambda x, k, c: kernels.fired(x, k, c - 0.3))
-    with pytest.raises(Wrong, match="mean state within"):
-        kernels.kernel_race("cpu", "fire", rounds=1)
+    for wrong in (
+        lambda x, k, c: kernels.fired(x, k, c - 0.3),
+        lambda x, k, c: kernels.fired(x, 0 * k, 0 * c),  # fair coins
+        lambda x, k, c: kernels.fired(-x, k, -c),
+        lambda x, k, c: torch.ones_like(x) + 0 * kernels.fired(x, k, c),
+    ):
+        monkeypatch.setattr(kernels, "_fire", wrong)
+        with pytest.raises(Wrong, match="mean state within"):
+            kernels.kernel_race("cpu", "fire", rounds=1)
+
+
+@pytest.mark.skipif(not fire_cpu.ready(), reason="C cannot be compiled here")
+@pytest.mark.parametrize("site", ["synapse", "neuron"])
+def test_a_kernel_from_pictures_raced(monkeypatch, site):
+    """States that lean less or more than they should are found out, and so is a gradient that is lost or too long."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    assert set(kernels.kernel_race("cpu", site, rounds=1).best) == {"kernel", "compiled"}
+    fire = NSMLayer.fire
+    for wrong, message in (
+        (lambda z: torch.where(torch.rand_like(z) < 0.1, -z, z), "mean state within"),
+        (lambda z: z - z.detach() + 1, "mean state within"),
+        (lambda z: z.detach() + 1.3 * (z - z.detach()), "gradient"),
+        (lambda z: z.detach() + 0 * z, "gradient"),
+    ):
+        monkeypatch.setattr(NSMLayer, "fire", lambda *given, wrong=wrong: wrong(fire(*given)))
+        with pytest.raises(Wrong, match=message):
+            kernels.kernel_race("cpu", site, rounds=1)
 
 
 def test_the_numbers_of_the_reference_are_the_definition():

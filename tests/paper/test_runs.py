@@ -121,7 +121,7 @@ def test_a_result_from_other_inputs_or_another_start_is_not_this_ones(tmp_path, 
 def test_processes_of_the_queue_have_a_session_of_their_own(tmp_path, monkeypatch):
     """So that Ctrl-C in a terminal, which reaches a whole group, does not reach them beside `_end`'s own signal."""
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(queue.subprocess, "Popen", lambda words, **options: asked.update(options))
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **options: asked.update(options))
     queue._start(queue.Job(RUN, 0, 1), tmp_path, None)
     assert asked["start_new_session"] is True
 

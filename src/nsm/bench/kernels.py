@@ -139,7 +139,7 @@ def _layer(device: str, what: Literal["fire", "threshold"], units: int, size: in
     def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
         k, c = line()[2:]
         if what == "fire":
-            _same_rate(found[0], functional.erf(k * x.reshape(-1, len(k)) + c))
+            _same_rate(found[0], functional.erf(k * x.reshape(-1, len(k)) + c).view(x.shape))
         else:
             _same_states(found[0], expected[0])
         for gradient, other in zip(found[1:], expected[1:], strict=True):  # which no draw changes
@@ -218,12 +218,19 @@ def _pictures(site: Literal["neuron", "synapse"]) -> Case:
 
     g = torch.randn_like(plain(z))
 
-    def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-        _same_rate(found[0], expected[0].float(), draws=2, independent=len(z))
-        _same_size(found[1], expected[1])
-
     def kernel(z: Tensor) -> Tensor:
         return layer.fire(z, operations.new_key(z.device), True)
+
+    def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+        """Each by other draws, ten of every input: their means are compared, and what the weights would learn."""
+        _same_size(found[1], expected[1])
+        many = z.detach().repeat(10, 1, 1, 1).contiguous(memory_format=torch.channels_last)
+        drawn = [way(many) for way in (kernel, plain)]
+        lean = sgn(functional.pooled(2 * layer.firing_probability(many).detach() - 1, (2, 2)))
+        _same_draws(*(lean * states.detach() for states in drawn))
+        learned = [torch.autograd.grad(states, leaves[1:], g.repeat(10, 1, 1, 1)) for states in drawn]
+        for one, other in zip(*learned, strict=True):
+            _alike(one, other)
 
     ours, theirs = (_there_and_back(way, (z,), leaves, g) for way in (kernel, plain))
     return ours, theirs, check
@@ -235,14 +242,33 @@ def sampled(layer: NSMLayer, z: Tensor) -> Tensor:
     return functional.sample(z, layer.weight, layer.bias, layer.beta, **law)
 
 
-def _same_rate(states: Tensor, expected: Tensor, draws: int = 1, independent: int | None = None) -> None:
-    """States of ±1 have the mean of ``expected``, which is another draw if ``draws`` is 2, up to Hoeffding's bound."""
+def _same_rate(states: Tensor, expected: Tensor) -> None:
+    """Independent states of ±1 have the mean of 2P − 1 and lean to its sides by as much, up to Hoeffding's bound."""
+    states, expected = states.detach(), expected.detach()
     if not bool((states.abs() == 1).all()):
         raise Wrong("Expected states of −1 and +1, but got others")
-    shift = abs(states.double().mean().item() - expected.double().mean().item())
-    bound = checks.hoeffding(independent or states.numel(), draws)
+    apart, bound = states.double() - expected.double(), checks.hoeffding(states.numel())
+    shift = max(abs(float(side.mean())) for side in (apart, sgn(expected) * apart))
     if not shift <= bound:
         raise Wrong(f"Expected a mean state within {bound:.3g} of the law's, but it is off by {shift:.3g}")
+
+
+def _same_draws(one: Tensor, other: Tensor) -> None:
+    """States of ±1, of inputs along axis 0 that are drawn independently, have one mean, within 6.1 standard errors."""
+    if not bool((one.abs() == 1).all()):
+        raise Wrong("Expected states of −1 and +1, but got others")
+    means = torch.stack([states.double().flatten(1).mean(1) for states in (one, other)])
+    apart, error = float(means.mean(1).diff()), float((means.var(1).sum() / len(one)).sqrt())
+    if not abs(apart) <= 6.1 * error:
+        raise Wrong(f"Expected a mean state within {6.1 * error:.3g} of the reference's, but it is off by {apart:+.3g}")
+
+
+def _alike(gradient: Tensor, other: Tensor) -> None:
+    """Gradients of a parameter, summed over many draws: nearly one direction and one length."""
+    cosine = float(torch.cosine_similarity(gradient.flatten(), other.flatten(), 0))
+    longer = float(gradient.norm() / other.norm())
+    if not (cosine > 0.8 and 0.9 < longer < 1.1):
+        raise Wrong(f"Expected the reference's gradient, but got one {longer:.2g} times as long, cosine {cosine:.2g}")
 
 
 def _same_states(found: Tensor, expected: Tensor) -> None:

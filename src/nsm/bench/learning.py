@@ -2,9 +2,9 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,26 +41,27 @@ class Learner:
         return self.step(*self.batch)
 
     def check(self) -> None:
-        """All of it learns, its compiled network gives what the eager one gives, and its noise follows the law."""
+        """All of it learns, and gives what the textbook's NSM, or the eager dCNN, gives; its noise follows the law."""
         network, recipe = self.state.network, self.state.recipe
         before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
         checks.learns([float(self().mean()) for _ in range(WARM_STEPS[self.inputs.device.type])])
         checks.moved(network, before)
         passes = LAW_PASSES[self.inputs.device.type] if recipe.unit != "dCNN" else 1
-        if recipe.compile:
-            found, expected = (self._chances(how, passes) for how in (self.step.objective, self.step.plain_objective))
-            if recipe.unit == "dCNN":
-                checks.close(found, expected, 1e-2, "probabilities", mean=True)  # bf16 turns a few signs of RGB over
-            else:
-                checks.same_chance(found, expected, (passes, passes), self.labels)
-        if recipe.unit != "dCNN":
+        scale = 1 / len(self.labels)
+        found = self._chances(lambda x: self.step.objective(x, self.labels, scale)[2], passes)
+        if recipe.unit == "dCNN":
+            expected = self._chances(lambda x: self.step.plain_objective(x, self.labels, scale)[2], passes)
+            checks.close(found, expected, 1e-2, "probabilities", mean=True)  # bf16 turns a few signs of RGB over
+        else:
+            checks.same_chance(
+                found, self._chances(Textbook(cast(Any, network)), passes), (passes, passes), self.labels
+            )
             checks.follows_the_law(*checks.a_layer(network))
 
-    def _chances(self, objective: Any, passes: int) -> Tensor:
+    def _chances(self, logits: Callable[[Tensor], Tensor], passes: int) -> Tensor:
         """Probabilities, averaged over passes, with gradients recorded as in training (else it compiles again)."""
         with self.state.fabric.autocast():
-            scale = 1 / len(self.labels)
-            total = sum(objective(self.inputs, self.labels, scale)[2].float().softmax(-1) for _ in range(passes))
+            total = sum(logits(self.inputs).float().softmax(-1).detach() for _ in range(passes))
         return total / passes  # type: ignore[return-value]
 
 

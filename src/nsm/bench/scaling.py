@@ -119,6 +119,7 @@ def _samples(
     units = 32 * 12 * 12 + 64 * 4 * 4 + 512  # drawn after pooling, where that is allowed: the least there can be
     inputs = 784 + 32 * 12 * 12 + 64 * 4 * 4
     multiply_adds = products * (64 * 8 * 8 * 800 + 512 * 1024) + 10 * 512
+    multiply_adds += (products - 1) * 32 * 24 * 24 * 25  # of the first layer every sample has the noisy product
     return {
         "axis": axis,
         "size": size,
