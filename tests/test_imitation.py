@@ -73,12 +73,13 @@ def test_a_unit_that_states_say_nothing_of_keeps_its_weights(problem):
     assert all(parameter.isfinite().all() for parameter in layer.parameters())
 
 
+@pytest.mark.parametrize("inplace", [False, True])
 @torch.no_grad()
-def test_pre_activations_are_what_activations_get():
+def test_pre_activations_are_what_activations_get(inplace):
     torch.manual_seed(0)
     seen, pooled, dense = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), nn.MaxPool2d(2), nn.Linear(36, 5)
     trained = nn.Sequential(
-        seen, nn.Sequential(pooled, nn.ReLU()), nn.Flatten(), nn.Dropout(), dense, nn.ReLU(), nn.Linear(5, 2)
+        seen, nn.Sequential(pooled, nn.ReLU()), nn.Flatten(), nn.Dropout(), dense, nn.ReLU(inplace), nn.Linear(5, 2)
     )
     x = torch.randn(10, 1, 8, 8)
     trained(x)  # so that the norm knows something

@@ -237,7 +237,8 @@ def pre_activations(trained: nn.Module, batch: Tensor) -> list[Tensor]:
     found: dict[str, Tensor] = {}
 
     def keep(name: str, *passed: Any) -> None:  # the module, its inputs and its output
-        found.setdefault(name, passed[-1])
+        if name not in found:
+            found[name] = passed[-1].clone()  # an activation in place writes over it
 
     for node, _, norms, _ in _hidden_layers(_trace(trained), modules):
         modules[str([node, *norms][-1].target)].register_forward_hook(partial(keep, str(node.target)))
