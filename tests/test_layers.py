@@ -15,6 +15,7 @@ from nsm.estimators import Concrete
 from nsm.functional import Site, a_from_beta
 from nsm.layers import NSMConv2d, NSMLayer, NSMLinear, counterpart, deterministic
 from nsm.noise import Bernoulli, Gaussian, LogNormal
+from nsm.sequential import Sequential
 from nsm.signs import Binarize, binarize
 
 CASES = [
@@ -413,6 +414,7 @@ def test_bad_arguments_name_the_argument_the_expectation_and_the_value(make, err
         (NSMLinear(3, 2), [1.0, 1.0, 1.0], TypeError, "`z` to be a tensor, but got list"),
         (NSMConv2d(2, 2, 3), torch.ones(1, 3, 5, 5), ValueError, r"\(..., 2, height, width\), but got \(1, 3, 5, 5\)"),
         (NSMConv2d(2, 2, 3), torch.ones(5, 5), ValueError, r"\(..., 2, height, width\), but got \(5, 5\)"),
+        (NSMConv2d(1, 2, 3), torch.ones(784), ValueError, r"\(..., 1, height, width\), but got \(784,\)"),
         (NSMConv2d(2, 2, 3), torch.ones(1, 2, 2, 9), ValueError, r"at least as large as the kernel \(3, 3\)"),
         (
             NSMConv2d(2, 2, 3, beta_shape=(3, 3)),
@@ -423,7 +425,7 @@ def test_bad_arguments_name_the_argument_the_expectation_and_the_value(make, err
     ],
 )
 def test_bad_inputs_name_what_was_expected_and_what_came(layer, z, error, message):
-    for call in (layer, layer.firing_probability):
+    for call in (layer, layer.firing_probability, Sequential(layer)):
         with pytest.raises(error, match=message):
             call(z)
 

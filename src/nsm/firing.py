@@ -44,6 +44,7 @@ def can(
     drawn = functional.resolve_draw(site, draw, fan_in=math.prod(weight.shape[1:]))
     return (
         kernels_take(z, vmapped)
+        and z.dim() >= weight.dim() - 1  # else the layer has something to say
         and _outputs(z, weight, wiring) <= REACH
         and inputs == "binary"
         and estimator == Probability()

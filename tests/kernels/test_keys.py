@@ -97,7 +97,7 @@ def test_members_with_exact_draws(device, launched, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("changes", [{}, {"compile": True}, {"seeds": 2}, {"seeds": 2, "compile": True}])
 def test_replays_of_captured_steps(changes, launched, monkeypatch):
-    """34 steps an epoch: some as they are, some captured one by one, some ten at a time."""
+    """34 steps an epoch: some as they are, some captured one by one, some twenty-five at a time."""
     begin, replay, in_graphs, replayed = GraphedStep.__init__, GraphedStep._replay, {}, []
 
     def begun(self, *arguments, **options):
