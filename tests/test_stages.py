@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import nsm
 from law import check_rate
@@ -264,6 +265,22 @@ def test_wrong_shapes_have_the_layers_message():
         predict(odd(), torch.ones(2, 3, 10, 12), 2)
     with pytest.raises(ValueError, match=r"Expected input `z` to give an output of beta_shape=\(3, 2\)"):
         predict(odd(), torch.ones(2, 1, 20, 12), 2)
+
+
+def test_a_weight_that_is_made_of_others_is_a_weight():
+    """A parametrisation makes a subclass of a layer, whose forward is ours; a row without length has no direction."""
+    plain: Any = odd()
+    made: Any = odd()
+    for layer in (made[3], made[6]):
+        nn.init.normal_(layer.weight)
+        weight_norm(layer)
+    plain[3].weight, plain[6].weight = (nn.Parameter(made[k].weight.detach()) for k in (3, 6))
+    assert kinds(made) == kinds(plain)
+    found, expected = (predict(model, images(), 20, seed=3).probabilities for model in (made, plain))
+    assert torch.equal(found, expected)
+    with torch.no_grad():
+        made[6].parametrizations.weight.original1[2] = 0
+    assert predict(made, images(), 3, seed=0).probabilities.isnan().all()
 
 
 # ------------------------------------------------------------------------- noise at neurons

@@ -83,8 +83,8 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
     if z.device.type != "cpu" or dtype not in DIGITS or not stages:
         return None
     lib = bits.library()
-    values = (z, *(p for stage in stages for p in stage.layer.parameters()))
-    if lib is None or not all(v.isfinite().all() for v in values):
+    values = [z, *(v for stage in stages for v in (stage.layer.weight, stage.layer.bias, stage.layer.beta))]
+    if lib is None or not all(v is None or v.isfinite().all() for v in values):
         return None
     first = _first(stages[0], z)
     if first is None:
