@@ -15,6 +15,7 @@ from nsm.bench.timing import Contender, Race, Timing, Wrong, interleave, quartil
 from nsm.kernels import fire_cpu
 from nsm.layers import NSMLayer
 from nsm.networks import bnsm, mnist_cnn, relu
+from nsm.sampling import predict
 
 # ------------------------------------------------------------------------- timing
 
@@ -381,7 +382,6 @@ def test_samples_raced(monkeypatch):
 def test_memory_is_that_of_a_chunk_and_what_is_kept_of_samples_is_seen(monkeypatch):
     few, many = (inference.peak("cpu", samples, images=20) for samples in (10, 100))
     assert few <= many < 1.05 * few
-    predict = inference.predict
 
     def keeping(net, x, num_samples, **options):
         kept = torch.zeros(num_samples, 250_000)  # a million bytes for each
