@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from torch.nn.functional import normalize
 
 import nsm as library
 from nsm import checkpoint, cli
+from nsm.commands import learning
 from nsm.recipes import RECIPES
 from test_cli import ENVIRONMENT, fails, nsm
 from test_training import assert_equal_runs
@@ -233,3 +236,12 @@ def test_two_processes_speak_with_one_voice(tmp_path):
     assert done.stdout.count("\n") == 1
     assert len(checkpoint.read(tmp_path / "run").tensors["random/noise"]) == 2
     assert "to hold no run, but got one" in fails(4, *arguments, **ONE_CORE)
+
+
+def test_the_examples_of_the_help_are_recipes():
+    for name, (_, recipe) in RECIPES.items():
+        (example,) = re.findall(rf"nsm train {name} (.*) --run runs/{name}\n", learning.trainer(name).__doc__ or "")
+        words = example.split()
+        pairs = zip(words[::2], words[1::2], strict=True)
+        changes = {option.removeprefix("--").replace("-", "_"): json.loads(value) for option, value in pairs}
+        assert replace(recipe, **changes).epochs == 20

@@ -25,9 +25,10 @@ def trainer(name: str) -> Callable[..., None]:
         _train(recipe, run or _free_folder(Path("runs") / name), root, json)
 
     lead = "Example" if default is MNIST_CNN else "For instance"  # one is enough in the help above
+    fall = " --schedule-epochs 10" if default.schedule in ("linear", "cosine") else ""
     train.__doc__ = f"""{about}.
 
-    {lead}: nsm train {name} --epochs 20 --lr 1e-3 --run runs/{name}
+    {lead}: nsm train {name} --epochs 20 --lr 1e-3{fall} --run runs/{name}
 
     Args:
         recipe: What to do.
