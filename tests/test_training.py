@@ -14,18 +14,15 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import TensorDataset
 
 import nsm
 from nsm import checkpoint
 from nsm.batches import Batches
-from nsm.data import DataError
 from nsm.data.dataset import Dataset
 from nsm.networks import UNITS, pi_mnist_mlp
 from nsm.processes import Diverged, Interrupted
 from nsm.recipes import Recipe
 from nsm.sampling import predict
-from nsm.state import State
 from nsm.steps import Step
 from nsm.training import fit, schedule
 
@@ -394,66 +391,6 @@ def test_a_gradient_that_is_not_finite_counts_though_the_loss_is():
 
     with pytest.raises(Diverged, match=r"at step 1$"):
         fit(nn.Sequential(nn.Flatten(), Layer(32, 2)), tiny(), TINY)
-
-
-def test_bad_data():
-    x, y = torch.randn(20, 1, 4, 8), torch.arange(20) % 2
-    bad = x.clone()
-    bad[3] = float("nan")
-    for data, message in (
-        (
-            TensorDataset(bad, y),
-            "inputs of `train` to be finite floating-point numbers, but got 32 that are not",
-        ),
-        (TensorDataset(x > 0, y), "inputs of `train` to be finite floating-point numbers, but got torch.bool"),
-        (TensorDataset(x.long(), y), "floating-point numbers, but got torch.int64"),
-        (
-            TensorDataset(x, y + 1),
-            "labels of `train` to be in 0 to 1, as the model has outputs, but got 1 to 2",
-        ),
-        (TensorDataset(x, y.float()), "Expected labels of `train` to be integers"),
-        (TensorDataset(x[:0], y[:0]), "Expected argument `train` to hold at least one input, but got an empty"),
-        (tiny(0), "at least one input"),
-        (42, "Expected argument `train` to be a data set with a length and indices, but got int"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=message):
-            fit(net(), data, TINY)
-    for changes, resume in (({}, True), ({"tensorboard": True}, False)):
-        with pytest.raises(ValueError, match=r"`run_dir` to be a folder beside \w+=True, but got None"):
-            fit(net(), tiny(), replace(TINY, **changes), resume=resume)
-    with pytest.raises(FileNotFoundError, match=r"Expected .*nowhere to hold a run, but got no run\.json there"):
-        fit(net(), tiny(), TINY, run_dir="nowhere", resume=True)
-    with pytest.raises(ValueError, match="`cuda_graph` to be False on the CPU"):
-        fit(net(), tiny(), replace(TINY, cuda_graph=True))
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="`accelerator` to be 'cpu' or 'auto' without a CUDA device"):
-            fit(net(), tiny(), replace(TINY, accelerator="cuda"))
-
-
-def test_labels_are_looked_at_all_over_the_data():
-    """In a data set of nsm every one; in one that is read input by input, a hundred, whatever its order."""
-    x, y = torch.randn(300, 1, 4, 8), torch.zeros(300, dtype=torch.int64)
-    y[200:] = 2
-    with pytest.raises(DataError, match="labels of `train` to be in 0 to 1, as the model has outputs, but got 0 to 2"):
-        fit(net(), TensorDataset(x, y), TINY)
-    own = replace(tiny(300), classes=tuple("rlabcdef"))  # more than the network has outputs
-    own.labels[123] = 7
-    with pytest.raises(DataError, match="labels of `train` to be in 0 to 1, as the model has outputs, but got 0 to 7"):
-        fit(net(), own, TINY)
-
-
-def test_bad_validation_data_are_noticed_before_the_first_step(monkeypatch):
-    """Labels of shape (N, 1) would be compared with every prediction."""
-    x, y = torch.randn(20, 1, 4, 8), torch.arange(20) % 2
-    monkeypatch.setattr(State, "begin", None)  # so that nothing can be learned
-    for data, message in (
-        (TensorDataset(x, y[:, None]), r"labels of `validation` to be integers, .* torch.int64 of shape \(20, 1\)"),
-        (TensorDataset(x, y + 1), "labels of `validation` to be in 0 to 1"),
-        (TensorDataset(x[:0], y[:0]), "argument `validation` to hold at least one input"),
-        (42, "argument `validation` to be a data set"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=message):
-            fit(net(), tiny(), replace(TINY, measure_last=1), validation=data)
 
 
 def test_networks_trained_together_are_measured_with_noise_of_their_own(monkeypatch):

@@ -13,9 +13,9 @@ from nsm.layers import NSMLayer
 FALSE_ALARM = 1e-9
 
 
-def hoeffding(n: int, draws: int = 1) -> float:
-    """How far the mean of n numbers in [−1, 1] may be from its expectation, or from that of another such draw."""
-    return math.sqrt(2 * draws * math.log(2 / FALSE_ALARM) / n)
+def hoeffding(n: int) -> float:
+    """How far the mean of n numbers in [−1, 1] may be from its expectation."""
+    return math.sqrt(2 * math.log(2 / FALSE_ALARM) / n)
 
 
 def learns(losses: Sequence[float]) -> None:
