@@ -18,8 +18,8 @@ from nsm.paper.runs import from_rows
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = (  # what matters most; a run that is not here, or whose data are not at hand, must be named
     "pi-mnist-nsm-tuned", "pi-mnist-nsm", "pi-mnist-stnn", "mnist-bnsm", "mnist-gnsm", "mnist-dcnn",
-    "pi-mnist-nsm-harder", "pi-mnist-relu-harder",
-    "mnist-bnsm-tuned", "mnist-gnsm-tuned", "mnist-dcnn-tuned",
+    "pi-mnist-nsm-harder", "pi-mnist-nsm-harder-unbiased", "pi-mnist-relu-harder",
+    "mnist-bnsm-tuned", "mnist-gnsm-tuned", "mnist-dcnn-tuned", "mnist-bnsm-binconcrete-tuned",
     "mnist-bnsm-ste", "mnist-bd", "mnist-wbd", "mnist-sn", "mnist-bn", "mnist-bnsm-binconcrete",
     "pi-mnist-nsm-convergence", "pi-mnist-stnn-convergence",
     "pi-mnist-relu", "pi-mnist-nsm-synapse", "pi-mnist-additive",
@@ -27,6 +27,7 @@ ORDER = (  # what matters most; a run that is not here, or whose data are not at
     "emnist-unofficial-gnsm", "nmnist-subset-dcnn", "nmnist-subset-bnsm", "nmnist-subset-gnsm",
     "cifar10-bnsm-scratch-muon", "cifar10-bnsm-scratch-muon-short", "cifar10-dcnn-muon",
     "cifar10-bnsm-scratch-tuned", "cifar10-bnsm-scratch", "cifar10-dcnn", "cifar10-gnsm-scratch",
+    "cifar100-bnsm-scratch-muon", "cifar100-dcnn-muon",
     "cifar100-bnsm-scratch", "cifar100-dcnn", "cifar100-gnsm-scratch",
 )  # fmt: skip
 

@@ -44,7 +44,7 @@ def make_up(folder: Path, share: float = 0.8, seed: int = 0) -> Path:
         write(folder / "paper" / f"{row.run}.json", {**MACHINE, "run": row.run, "seconds": 90.0, "parts": [part]})
     write(folder / "paper.json", {**MACHINE, "rows": rows})
     write(folder / "paper" / "convergence.json", {**MACHINE, "curves": {"NSM": _learning(2.0), "StNN": _learning(3.0)}})
-    lost = dict(zip(SCALED, (1.45, 30.0, 60.0, 40.0, 1.4), strict=True))
+    lost = dict(zip(SCALED, (1.45, 30.0, 60.0, 40.0, 1.4, 1.5), strict=True))
     write(folder / "paper" / "scaling.json", {**MACHINE, "curves": {name: scaled(by) for name, by in lost.items()}})
     for name in ("pi-mnist-nsm-convergence", "pi-mnist-stnn-convergence"):
         part = {"seeds": [0], "recipe": {**PI_MNIST.to_dict(), "epochs": 30}, "seconds": 9.0, **MACHINE}

@@ -18,6 +18,7 @@ from nsm.networks import (
     NoisyRectifier,
     StochasticSigmoid,
     bnsm,
+    build,
     cifar_cnn,
     dvs_cnn,
     gnsm,
@@ -27,6 +28,7 @@ from nsm.networks import (
     stnn,
 )
 from nsm.noise import Bernoulli, Gaussian
+from nsm.recipes import Recipe
 from nsm.signs import Sign
 
 
@@ -73,6 +75,38 @@ def test_parameter_counts_of_the_variants():
     assert count(cifar_cnn(classes=100)) == EXPECTED["cifar_cnn"] + 90 * 193
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_without_biases_nothing_else_is_missing(name):
+    build = getattr(networks, name)
+    whole, bare = dict(build().named_parameters()), dict(build(bias=False).named_parameters())
+    left_out = set(whole) - set(bare)
+    assert left_out == {key for key in whole if key.endswith("bias") and not key.startswith("norm")}
+    assert {key: whole[key].shape for key in bare} == {key: value.shape for key, value in bare.items()}
+
+
+@pytest.mark.parametrize("name", ["mnist-cnn", "pi-mnist-mlp"])
+def test_without_biases_the_law_does_not_change_with_the_scale_of_the_weights(name):
+    """To the last bit, since a power of two scales every sum exactly; a bias that is not 0 has it change."""
+    z = torch.randn(20, 1, 28, 28).sign()
+    for bias in (False, True):
+        model = build(Recipe(network=name, bias=bias))
+        assert any("bias" in key for key, _ in model.named_parameters()) == bias
+        layer: Any = next(m for m in model.modules() if isinstance(m, NSMLayer))
+        read = z if name == "mnist-cnn" else z.flatten(1)
+        if bias:
+            nn.init.ones_(layer.bias)
+        before = layer.firing_probability(read)
+        with torch.no_grad():
+            layer.weight.mul_(0.125)
+        assert torch.equal(layer.firing_probability(read), before) == (not bias)
+
+
+def test_an_stnn_has_no_biases_whatever_the_recipe_says():
+    assert not [
+        key for key, _ in build(Recipe(network="pi-mnist-mlp", unit="StNN")).named_parameters() if "bias" in key
+    ]
+
+
 @pytest.mark.parametrize(
     ("build", "shape", "classes"),
     [
@@ -82,8 +116,10 @@ def test_parameter_counts_of_the_variants():
         (cifar_cnn, (3, 32, 32), 10),
         (lambda unit: cifar_cnn(unit, batch_norm=False), (3, 32, 32), 10),
         (dvs_cnn, (6, 64, 64), 11),
+        (lambda unit: mnist_cnn(unit, bias=False), (1, 28, 28), 10),
+        (lambda unit: cifar_cnn(unit, bias=False), (3, 32, 32), 10),
     ],
-    ids=["mlp", "mnist", "nmnist", "cifar", "cifar-no-norm", "dvs"],
+    ids=["mlp", "mnist", "nmnist", "cifar", "cifar-no-norm", "dvs", "mnist-no-bias", "cifar-no-bias"],
 )
 @pytest.mark.parametrize("unit", [bnsm, relu], ids=["bNSM", "dCNN"])
 def test_architectures_run_and_every_parameter_learns(build, shape, classes, unit):

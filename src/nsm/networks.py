@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -204,19 +204,19 @@ def build(recipe: Recipe) -> nn.Sequential:
     entry, unit = find(recipe.data), cast(Callable[..., nn.Module], UNITS[recipe.unit])
     if recipe.unit in NOISY:
         unit = partial(unit, site=recipe.site, draw=recipe.draw)
-    channels, size, classes = entry.shape[0], entry.shape[-1], len(entry.classes)
+    channels, size = entry.shape[0], entry.shape[-1]
+    common: Any = {"bias": recipe.bias and recipe.unit != "StNN", "classes": len(entry.classes)}
     match recipe.network:
         case "pi-mnist-mlp":
-            inputs, bias = math.prod(entry.shape), recipe.unit != "StNN"
-            network = pi_mnist_mlp(unit, bias=bias, in_features=inputs, classes=classes)
+            network = pi_mnist_mlp(unit, in_features=math.prod(entry.shape), **common)
         case "mnist-cnn":
-            network = mnist_cnn(unit, in_channels=channels, size=size, classes=classes)
+            network = mnist_cnn(unit, in_channels=channels, size=size, **common)
         case "cifar-cnn" | "cifar-cnn-plain":
             if channels != 3:
                 raise ValueError(f"Expected argument `data` to be RGB for {recipe.network}, but got {recipe.data}")
-            return cifar_cnn(unit, classes=classes, batch_norm=recipe.network == "cifar-cnn")
+            return cifar_cnn(unit, batch_norm=recipe.network == "cifar-cnn", **common)
         case "dvs-cnn":
-            network = dvs_cnn(unit, in_channels=channels, classes=classes)
+            network = dvs_cnn(unit, in_channels=channels, **common)
     first = {} if entry.binary else {"binarize": Binarize()}
     return Sequential(OrderedDict(**first, **dict(network.named_children())))
 
@@ -245,7 +245,9 @@ def pi_mnist_mlp(unit: Unit = bnsm, *, bias: bool = True, in_features: int = 784
     )
 
 
-def mnist_cnn(unit: Unit = bnsm, *, in_channels: int = 1, size: int = 28, classes: int = 10) -> nn.Sequential:
+def mnist_cnn(
+    unit: Unit = bnsm, *, bias: bool = True, in_channels: int = 1, size: int = 28, classes: int = 10
+) -> nn.Sequential:
     """The network for MNIST, EMNIST (``classes=26``) and N-MNIST (``in_channels=10, size=34``) (Table 2).
 
     | layer                        | channels | size | parameters of the NSM |
@@ -263,18 +265,18 @@ def mnist_cnn(unit: Unit = bnsm, *, in_channels: int = 1, size: int = 28, classe
     side = ((size - 4) // 2 - 4) // 2
     return Sequential(
         OrderedDict(
-            conv1=unit(nn.Conv2d(in_channels, 32, 5)),
+            conv1=unit(nn.Conv2d(in_channels, 32, 5, bias=bias)),
             pool1=nn.MaxPool2d(2),
-            conv2=unit(nn.Conv2d(32, 64, 5)),
+            conv2=unit(nn.Conv2d(32, 64, 5, bias=bias)),
             pool2=nn.MaxPool2d(2),
             flatten=nn.Flatten(),
-            fc1=unit(nn.Linear(64 * side * side, 512)),
-            out=nn.Linear(512, classes),
+            fc1=unit(nn.Linear(64 * side * side, 512, bias)),
+            out=nn.Linear(512, classes, bias),
         )
     )
 
 
-def cifar_cnn(unit: Unit = bnsm, *, classes: int = 10, batch_norm: bool = True) -> nn.Sequential:
+def cifar_cnn(unit: Unit = bnsm, *, bias: bool = True, classes: int = 10, batch_norm: bool = True) -> nn.Sequential:
     """The network for CIFAR-10 and CIFAR-100 (Table 3), which reads RGB.
 
     The first convolution and a sign, passed by erf's gradient, turn RGB into ±1. The two batch norms, before that
@@ -299,17 +301,17 @@ def cifar_cnn(unit: Unit = bnsm, *, classes: int = 10, batch_norm: bool = True) 
     norms = (nn.BatchNorm2d(96), nn.BatchNorm1d(192)) if batch_norm else (nn.Identity(), nn.Identity())
     return Sequential(
         OrderedDict(
-            conv0=nn.Conv2d(3, 96, 3, padding=1),
+            conv0=nn.Conv2d(3, 96, 3, padding=1, bias=bias),
             norm0=norms[0],
             sign0=Sign(Deterministic()),
-            **_all_convolutional(unit, 96, [[96] * 3, [192] * 3]),
+            **_all_convolutional(unit, bias, 96, [[96] * 3, [192] * 3]),
             norm=norms[1],
-            out=nn.Linear(192, classes),
+            out=nn.Linear(192, classes, bias),
         )
     )
 
 
-def dvs_cnn(unit: Unit = bnsm, *, in_channels: int = 6, classes: int = 11) -> nn.Sequential:
+def dvs_cnn(unit: Unit = bnsm, *, bias: bool = True, in_channels: int = 6, classes: int = 11) -> nn.Sequential:
     """The all-convolutional network for DVS Gestures (Table 4): six frames of ON events.
 
     | layer                        | channels | size |
@@ -330,26 +332,29 @@ def dvs_cnn(unit: Unit = bnsm, *, in_channels: int = 6, classes: int = 11) -> nn
     """
     return Sequential(
         OrderedDict(
-            **_all_convolutional(unit, in_channels, [[96] * 3, [192] * 3, [256] * 3]),
-            out=nn.Linear(256, classes),
+            **_all_convolutional(unit, bias, in_channels, [[96] * 3, [192] * 3, [256] * 3]),
+            out=nn.Linear(256, classes, bias),
         )
     )
 
 
-def _all_convolutional(unit: Unit, channels: int, groups: list[list[int]]) -> dict[str, nn.Module]:
+def _all_convolutional(unit: Unit, bias: bool, channels: int, groups: list[list[int]]) -> dict[str, nn.Module]:
     """Groups of padded 3×3 convolutions with a pool after each; then one 3×3, two 1×1 and a global average."""
 
     def stack() -> Iterator[tuple[str, nn.Module]]:
         below, count = channels, 0
+
+        def layer(width: int, side: int) -> nn.Module:
+            return unit(nn.Conv2d(below, width, side, padding=side // 2, bias=bias))
+
         for k, group in enumerate(groups, 1):
             for width in group:
                 count += 1
-                yield f"conv{count}", unit(nn.Conv2d(below, width, 3, padding=1))
+                yield f"conv{count}", layer(width, 3)
                 below = width
             yield f"pool{k}", nn.MaxPool2d(2)
-        yield f"conv{count + 1}", unit(nn.Conv2d(below, below, 3, padding=1))
-        yield f"conv{count + 2}", unit(nn.Conv2d(below, below, 1))
-        yield f"conv{count + 3}", unit(nn.Conv2d(below, below, 1))
+        for k, side in enumerate((3, 1, 1), 1):
+            yield f"conv{count + k}", layer(below, side)
         yield "average", nn.AdaptiveAvgPool2d(1)
         yield "flatten", nn.Flatten()
 

@@ -56,6 +56,7 @@ def _table1() -> list[Row]:
 
     additive, rectifier = replace(PI_MNIST, unit="additive"), replace(PI_MNIST, unit="dCNN")
     harder, rectified = recipes.PI_MNIST_HARDER, replace(recipes.PI_MNIST_HARDER, unit="dCNN")
+    unbiased, alone = replace(harder, bias=False), "pi-mnist-nsm-harder-unbiased"
     both = "weights and biases"
     return [
         row("NSM", 1.36, "pi-mnist-nsm", PI_MNIST),
@@ -67,6 +68,8 @@ def _table1() -> list[Row]:
         row("NSM, tuned", 1.36, "pi-mnist-nsm-tuned", recipes.PI_MNIST_TUNED, own=True),
         row("NSM, harder inputs", 1.36, "pi-mnist-nsm-harder", harder, own=True),
         row("NSM, harder inputs, scaled (weights and biases)", 1.38, "pi-mnist-nsm-harder", harder, both, own=True),
+        row("NSM, harder inputs, no biases", 1.36, alone, unbiased, own=True),
+        row("NSM, harder inputs, no biases, scaled (weights)", 1.38, alone, unbiased, "weights", own=True),
         row("NSM, synapse noise", None, "pi-mnist-nsm-synapse", _synapse(PI_MNIST), own=True),
         row("additive noise", None, "pi-mnist-additive", additive, own=True),
         row("ReLU network", None, "pi-mnist-relu", rectifier, own=True),
@@ -86,7 +89,7 @@ def _table2() -> list[Row]:
         for unit, paper in zip(("dCNN", "bNSM", "gNSM"), papers, strict=True):
             rows.append(_convolutional("table2", data, short, unit, paper, replace(recipe, unit=unit), sizes))
         if data == "MNIST":
-            for unit, paper in zip(("dCNN", "bNSM", "gNSM"), papers, strict=True):
+            for unit, paper in zip(("dCNN", "bNSM", "gNSM", "bNSM (BinConcrete)"), (*papers, 0.78), strict=True):
                 tuned = replace(recipes.MNIST_CNN_TUNED, unit=unit)
                 rows.append(_convolutional("table2", data, short, f"{unit}, tuned", paper, tuned, sizes))
             for unit in ("bNSM", "gNSM"):
@@ -120,8 +123,8 @@ def _table3() -> list[Row]:
             ("dCNN, short", None, brief, None),
             ("bNSM, tuned", papers[0], imitating, f"{short}-dcnn-short"),
             ("gNSM, tuned", papers[1], replace(imitating, unit="gNSM"), f"{short}-dcnn-short"),
-            ("bNSM*, tuned", papers[3], fresh, None),
-            ("bNSM*, Muon, short", papers[3], hasty, None),
+            *([("bNSM*, tuned", papers[3], fresh, None)] if data == "CIFAR-10" else []),
+            *([("bNSM*, Muon, short", papers[3], hasty, None)] if data == "CIFAR-10" else []),
             ("bNSM*, Muon", papers[3], turned, None),
             ("dCNN, Muon", papers[2], replace(turned, unit="dCNN"), None),
         ):

@@ -35,6 +35,7 @@ from nsm.training import fit
 SCALED = {
     "NSM": "pi-mnist-nsm", "StNN": "pi-mnist-stnn", "ReLU network": "pi-mnist-relu",
     "additive noise": "pi-mnist-additive", "NSM, harder inputs": "pi-mnist-nsm-harder",
+    "NSM, harder inputs, no biases": "pi-mnist-nsm-harder-unbiased",
 }  # fmt: skip
 PART = "part.json"  # in the folder of a part, once it is finished
 _MACHINE = (  # fields of a recipe that say how it is computed, not what

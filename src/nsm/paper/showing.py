@@ -22,6 +22,7 @@ RESULTS = Path("results")
 COLORS = {
     "NSM": "#0072B2",
     "NSM, harder inputs": "#000000",
+    "NSM, harder inputs, no biases": "#999999",
     "StNN": "#D55E00",
     "ReLU": "#009E73",
     "additive noise": "#56B4E9",
@@ -29,8 +30,8 @@ COLORS = {
     "sigmoid": "#CC79A7",
 }
 STYLES = {
-    "NSM": "-", "NSM, harder inputs": "-", "StNN": "--", "ReLU": ":", "additive noise": "-.", "BinConcrete": "--",
-    "sigmoid": ":",
+    "NSM": "-", "NSM, harder inputs": "-", "NSM, harder inputs, no biases": "--", "StNN": "--", "ReLU": ":",
+    "additive noise": "-.", "BinConcrete": "--", "sigmoid": ":",
 }  # fmt: skip
 
 
