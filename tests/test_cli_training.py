@@ -128,7 +128,11 @@ def test_damaged_checkpoints(run, here, tmp_path, name):
     path = next((tmp_path / "run").glob(f"{name}*"))
     whole = path.read_bytes()
     middle = len(whole) // 2
-    for data in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
+    flips = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (middle, len(whole) // 10)]
+    if name == "run.json":  # what can be read, but no recipe has
+        flips.append(whole.replace(b'"32-true"', b'"32-tsue"'))
+    for data in (whole[:middle], *flips, b""):
+        assert data != whole
         path.write_bytes(data)
         status, out, said = here("resume", tmp_path / "run")
         assert (status, out) == (3, "")

@@ -237,7 +237,7 @@ def read_recipe(run_dir: str | Path) -> Recipe:
     try:
         return Recipe.from_dict(known)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"Expected {run_dir} to hold a run of this version of nsm, but got: {error}") from None
+        raise CheckpointError(f"Expected {path} to hold a recipe of this version of nsm, but got: {error}") from None
 
 
 def _verified(path: Path, digest: str) -> bytes:
