@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import nn
+from torch._inductor.utils import fresh_cache
 
 from nsm.processes import Diverged, Interrupted
 from nsm.steps import GraphedStep, Step
@@ -123,6 +124,25 @@ def test_a_run_cut_on_cuda_ends_with_the_same_bits(tmp_path, monkeypatch, change
                 fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / str(count))
         fit(net(), tiny(), recipe, validation=tiny(9), run_dir=tmp_path / str(count), resume=True)
         assert_equal_runs(tmp_path / "whole", tmp_path / str(count))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("changes", [{"compile": True}, FLIP, MUON])
+def test_no_sum_is_in_an_order_that_was_chosen_by_timing(monkeypatch, changes):
+    """Kernels that add nothing up may be: their bits are the same whichever way is the fastest."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    timed, timing = [], CachingAutotuner.benchmark_all_configs
+
+    def benchmark_all_configs(self, *arguments, **options):
+        timed.append(self.heuristic_type.name)
+        return timing(self, *arguments, **options)
+
+    monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", benchmark_all_configs)
+    torch.compiler.reset()
+    with fresh_cache():
+        fit(net(), tiny(300), replace(CUDA, batch_size=100, **changes))
+    assert not [kind for kind in timed if "REDUCTION" in kind]
 
 
 @pytest.mark.gpu

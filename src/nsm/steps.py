@@ -18,8 +18,9 @@ from nsm.recipes import Recipe
 
 #: torch's own random numbers in compiled code: inductor's have repeated (pytorch #198333), and are no faster here.
 #: Of batches there are few sizes, and of Adam's moments, each with code of its own: code for any would come to other
-#: last bits, and which of both a run gets would depend on what its process has compiled before.
-COMPILE: dict[str, Any] = {"options": {"fallback_random": True}, "dynamic": False}
+#: last bits, and which of both a run gets would depend on what its process has compiled before. Nor is the order of a
+#: sum chosen by timing, which may come out otherwise when a run that was cut goes on.
+COMPILE: dict[str, Any] = {"options": {"fallback_random": True, "deterministic": True}, "dynamic": False}
 
 Read = Callable[..., tuple[Tensor, Tensor]]
 
