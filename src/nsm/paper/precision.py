@@ -3,7 +3,7 @@
 The paper says that the NSM mitigates saturation at the boundaries of fixed-range weights and is robust to their fixed
 precision, and shows no figure. Here all weights, the output layer's too, are clipped to ± `reach`/√fan-in and stored
 with 2 to 8 bits, updates being rounded at random (`nsm.paper.fixed_point`); biases and β, one for each unit, are not.
-The learning rate is chosen for every network and precision on the validation digits, from the same four, and the
+The learning rate is chosen for every network and precision on the validation digits, from the same three, and the
 record keeps what each of them gave; the range was set beforehand and is the same for all.
 
 On a GPU all precisions and seeds of a network are trained side by side.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NAME = "precision"
 RECIPES = {"NSM": PI_MNIST, "StNN": PI_MNIST_STNN, "ReLU": replace(PI_MNIST, unit="dCNN")}
 BITS = (2, 3, 4, 5, 6, 7, 8, None)
-RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+RATES = (1e-4, 3e-4, 1e-3)
 REACH = 2.0
 EPOCHS = 40
 _QUICK: Any = ((2, 4, 8, None), (1e-3,), 1, 1000, 10)  # bits, rates, epochs, test digits, samples

@@ -91,7 +91,8 @@ def _table2() -> list[Row]:
         if data == "MNIST":
             for unit, paper in zip(("dCNN", "bNSM", "gNSM", "bNSM (BinConcrete)"), (*papers, 0.78), strict=True):
                 tuned = replace(recipes.MNIST_CNN_TUNED, unit=unit)
-                rows.append(_convolutional("table2", data, short, f"{unit}, tuned", paper, tuned, sizes))
+                row = _convolutional("table2", data, short, f"{unit}, tuned", paper, tuned, sizes)
+                rows.append(replace(row, reason=_OTHERS))
             for unit in ("bNSM", "gNSM"):
                 noisy = replace(_synapse(recipe), unit=unit)
                 rows.append(_convolutional("table2", data, short, f"{unit}, synapse noise", None, noisy, sizes))
@@ -129,7 +130,7 @@ def _table3() -> list[Row]:
             ("dCNN, Muon", papers[2], replace(turned, unit="dCNN"), None),
         ):
             row = _convolutional("table3", data, short, model, paper, learnt, (50_000, 10_000), start=trained)
-            rows.append(replace(row, reason="the time on a GPU went to other rows"))
+            rows.append(replace(row, reason=_OTHERS))
     return rows
 
 
@@ -153,6 +154,7 @@ _REASONS = {
     "N-MNIST": "the 70,000 recordings were not at hand; 1,000 + 100 of them have rows of their own",
     "DVS Gestures": "the recordings were not at hand, but for ten to test with",
 }
+_OTHERS = "the time on a GPU went to other rows"
 _UNOFFICIAL = replace(EMNIST_CNN, data="emnist-letters-unofficial")
 
 
