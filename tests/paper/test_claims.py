@@ -72,6 +72,9 @@ def test_robustness_to_scaling():
     assert found.verdict == MIXED
     assert "the same networks change by +20.600 ± 0.000 (n = 5)" in found.found
     assert "ReLU network 60.00 ± 0.07 %, +58.600 ± 0.000 above as trained" in found.found
+    assert "without biases" not in found.found
+    record["curves"]["NSM, harder inputs, no biases"] = scaled(1.5)
+    assert "networks without biases by +0.100 ± 0.000 (n = 5)" in judge("robustness to scaling", scaling=record).found
 
 
 def test_additive_noise_is_judged_by_what_scaling_does():

@@ -186,10 +186,13 @@ def _scaling(findings: Findings) -> Judged | None:
     change, lost = paired(scaled, plain), {name: paired(*worst(ways)) for name, ways in curves.items()}
     parts = [f"{name} {_words(worst(ways)[0])}, {lost[name]} above as trained" for name, ways in curves.items()]
     against = [lost["NSM"].mean < lost["ReLU network"].mean] if "ReLU network" in lost else []
+    alone = ""
+    if unbiased := curves.get("NSM, harder inputs, no biases", {}).get("weights"):
+        alone = f", networks without biases by {paired(unbiased['0.1'], unbiased['1.0'])} (n = {unbiased['1.0']['n']})"
     return Judged(
         [change.zero, *against],
         f"NSM {_words(plain)} as trained, {_words(scaled)} with weights alone × 0.1: the same networks change by "
-        f"{change} (n = {plain['n']}); largest error from × 0.01 to × 100 with biases: {'; '.join(parts)}",
+        f"{change} (n = {plain['n']}){alone}; largest error from × 0.01 to × 100 with biases: {'; '.join(parts)}",
         _quick(findings.records["scaling"]),
     )
 
