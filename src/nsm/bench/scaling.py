@@ -165,7 +165,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             rows = [row for row in found["rows"] if (row["axis"], row["site"]) == (axis, site)]
             for row in (rows[0], rows[-1]):
                 name, least = max(row["limit"].items(), key=lambda item: item[1])
-                memory = f"{row['bytes'] / 1e6:.3g} MB"
+                memory = f"{row['bytes'] / 1e6:,.0f} MB" if row["bytes"] >= 1e9 else f"{row['bytes'] / 1e6:.3g} MB"
                 cells = (axis, site, f"{row['size']:,}", duration(row["seconds"]), memory, name)
                 lines.append("| " + " | ".join(cells) + f" | {least / row['seconds']:.0%} |")
     return "\n".join(lines)
