@@ -88,8 +88,8 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
         counted = (
             f"{run} rows of the paper were run, {len(theirs) - run} were not; [docs/paper.md](docs/paper.md) says why. "
             f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure, with settings chosen on "
-            "validation data by the bNSM ([results/search](results/search)); CIFAR's on CIFAR-10 by networks that begin from "
-            "nothing, Muon's in runs of 60 epochs."
+            "validation data by the bNSM ([results/search](results/search)); CIFAR's on CIFAR-10 by networks that "
+            "begin from nothing, Muon's in runs of 60 epochs."
         )
         lines += [
             f"Test errors in percent, ± one standard error over n seeds; {legend()} The standard error of a single "
