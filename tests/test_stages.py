@@ -21,6 +21,7 @@ from nsm.sampling import Confident, _split, predict
 from nsm.stages import Crossed, Stage, fuse
 
 LAW: Any = {"site": "synapse", "draw": "moments"}
+NEURON: Any = {"site": "neuron", "draw": "auto"}
 unit = partial(bnsm, **LAW)
 needs_library = pytest.mark.skipif(bits.library() is None, reason="needs a C compiler and AVX-512")
 
@@ -158,9 +159,10 @@ def test_pooled():
 
 @needs_library
 @pytest.mark.parametrize("n", [1, 6, 33])
-def test_the_chain_draws_what_its_stages_draw(n, monkeypatch):
+@pytest.mark.parametrize("law", [{}, NEURON, NEURON | {"noise": nsm.Bernoulli(0.3)}], ids=["moments", "½", "0.3"])
+def test_the_chain_draws_what_its_stages_draw(n, law, monkeypatch):
     """In float32 products differ by 1e-6, so that a state in a million may differ; here none does."""
-    model, x = odd(), images(n)
+    model, x = odd(**law), images(n)
     before, rest = _split(model)
     found = chain(rest, x)
     assert not before
@@ -188,14 +190,32 @@ def test_a_chain_ends_where_the_kernel_does(dtype):
     assert length(NSMLinear(12, 3, **LAW)) == 0  # a row of units for each row of pixels
     assert length(nn.Flatten(), NSMLinear(120, 3, **LAW), NSMLinear(3, 3, **LAW)) == 2
     assert length(nn.Tanh(), conv(1, 4, 3)) == 0
+    shared = partial(NSMConv2d, **NEURON)
+    assert length(shared(1, 4, 3), conv(4, 4, 3), shared(4, 4, 3), shared(4, 4, 3, noise=nsm.Gaussian())) == 3
+    assert length(conv(1, 4, 3), shared(4, 4, 3), conv(4, 4, 3)) == 3
+    assert length(shared(1, 4, 3, noise=nsm.Gaussian())) == 0
+    assert length(shared(1, 4, 3, inputs="real")) == 0
+    assert length(NSMLinear(12, 3)) == 0
+    assert length(nn.Flatten(), NSMLinear(120, 3), NSMLinear(3, 3)) == 2
     assert chain(list(fuse(odd().double())), images().double()) is None
 
 
+@needs_library
+def test_only_states_become_bits():
+    """What is not −1 or +1 before the first noise at neurons is multiplied, as a layer does it."""
+    (stage,) = fuse([NSMLinear(12, 3)])
+    z = torch.randn(5, 12).sign()
+    assert chain([stage], z) is not None
+    z[2, 3] = 0
+    assert chain([stage], z) is None
+
+
 @pytest.mark.parametrize("kernel", [True, pytest.param(False, id="torch")])
-def test_the_seed_alone_decides(kernel, request):
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_the_seed_alone_decides(kernel, law, request):
     if not kernel:
         request.getfixturevalue("no_library")
-    model, x = odd(), images(37)
+    model, x = odd(**law), images(37)
     for bf16 in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             whole = predict(model, x, 23, seed=5, keep_samples=True)
@@ -242,8 +262,9 @@ def test_no_counter_is_used_twice(monkeypatch, no_library):
     assert len(used) == 3 * 5 * sum(blocks)
 
 
-def test_a_parameter_that_is_not_a_number_is_not_hidden():
-    model: Any = odd()
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_a_parameter_that_is_not_a_number_is_not_hidden(law):
+    model: Any = odd(**law)
     with torch.no_grad():
         model[2].weight[0, 0, 0, 0] = math.nan
     assert predict(model, images(), 3, seed=0).probabilities.isnan().all()
@@ -251,20 +272,24 @@ def test_a_parameter_that_is_not_a_number_is_not_hidden():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("mean", "slope"), [(math.nan, 1.0), (math.inf, 0.0)], ids=["NaN", "inf · 0"])
-def test_a_number_that_is_none_before_the_first_draw_is_not_hidden(mean, slope, dtype):
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_a_number_that_is_none_before_the_first_draw_is_not_hidden(mean, slope, dtype, law):
     """Made by a batch norm, on the way to units whose bits cannot be NaN."""
     norm: Any = nn.BatchNorm2d(1)
     nn.init.constant_(norm.running_mean, mean)
     nn.init.constant_(norm.weight, slope)
-    found = predict(nn.Sequential(norm, *odd()).to(dtype), images().to(dtype), 3, seed=0)
+    found = predict(nn.Sequential(norm, *odd(**law)).to(dtype), images().to(dtype), 3, seed=0)
     assert found.probabilities.isnan().all()
 
 
-def test_wrong_shapes_have_the_layers_message():
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_wrong_shapes_have_the_layers_message(law):
     with pytest.raises(ValueError, match=r"Expected input `z` to have shape \(..., 1, height, width\)"):
-        predict(odd(), torch.ones(2, 3, 10, 12), 2)
+        predict(odd(**law), torch.ones(2, 3, 10, 12), 2)
     with pytest.raises(ValueError, match=r"Expected input `z` to give an output of beta_shape=\(3, 2\)"):
-        predict(odd(), torch.ones(2, 1, 20, 12), 2)
+        predict(odd(**law), torch.ones(2, 1, 20, 12), 2)
+    with pytest.raises(ValueError, match=r"Expected input `z` to have shape \(\.\.\., 70\)"):
+        predict(nn.Sequential(nn.Flatten(), NSMLinear(70, 3, **law), nn.Linear(3, 2)), images(), 2)
 
 
 def test_a_weight_that_is_made_of_others_is_a_weight():

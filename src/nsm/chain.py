@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,50 +11,59 @@ from torch import Tensor
 from nsm import functional, philox
 from nsm.kernels import bits
 from nsm.layers import NSMConv2d, NSMLinear
-from nsm.stages import DIGITS, Stage
+from nsm.noise import Bernoulli
+from nsm.stages import DIGITS, Crossed, Stage
 from nsm.wiring import Convolution
+
+Step = Stage | Crossed
 
 
 class Chain:
     """Stages that follow each other from the first draw on, on the CPU, with states as bits.
 
-    Weights have one 16-bit digit in bfloat16 and two in float32; products are exact.
+    Weights have one 16-bit digit in bfloat16 and two in float32; products are exact. What all samples have in common is
+    the product of the first stage where units draw by themselves, with noise at neurons the inputs.
     """
 
-    def __init__(self, stages: Sequence[Stage], lib: Any, first: bits.First, above: Sequence[bits.Layer]) -> None:
+    def __init__(self, stages: Sequence[Step], lib: Any, first: bits.First | None, above: Sequence[bits.Layer]) -> None:
         self.stages, self.lib, self.first, self.above = stages, lib, first, above
+        self.pictures = [layer.geometry.pooled for layer in (first, *above) if layer][-1]
 
     def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
-        """The product of the first layer."""
-        return self.stages[0].product(z).float(), functional.product_dtype(z)
+        """The product of the first layer, or the inputs with their channels last."""
+        dtype = functional.product_dtype(z)
+        if self.first is None:
+            return (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1), dtype
+        return self.stages[0].product(z).float(), dtype
 
     def rows(self, shared: tuple[Tensor, torch.dtype]) -> int:
         """How many rows are best drawn in one pass."""
         return 8192
 
     def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[int, Any, torch.dtype]:
-        """How many inputs there are, and the thresholds of their units."""
-        product, dtype = shared
+        """How many inputs there are, and the thresholds of their units, or their states."""
+        common, dtype = shared
         width, tiles = _layout(len(some))
         slots = torch.arange(tiles * bits.SLOTS)
         slots = some[torch.where(slots < width, slots % len(some), 0)].view(tiles, bits.SLOTS)
-        return len(some), self.first.thresholds(self.lib, product, slots), dtype
+        of_tiles = bits.pack(common, slots) if self.first is None else self.first.thresholds(self.lib, common, slots)
+        return len(some), of_tiles, dtype
 
     def draw(self, shared: tuple[int, Any, torch.dtype], samples: int) -> Tensor:
         """States of the last stage in ``samples`` samples, (samples · inputs, ...)."""
-        inputs, thresholds, dtype = shared
+        inputs, states, dtype = shared
         source = philox.source
         if source is None:
             raise RuntimeError("Expected states as bits to be drawn from keyed noise, but got none")
         rows = _slots(source, inputs, samples)
-        states = self.first.draw(self.lib, thresholds, rows, source.next())
+        if self.first is not None:
+            states = self.first.draw(self.lib, states, rows, source.next())
         for layer in self.above:
             states = layer(self.lib, states, rows, source.next())
         out = bits.unpack(self.lib, states, rows, inputs * samples, dtype)
         if isinstance(self.stages[-1].layer, NSMLinear):
             return out
-        height, width = (self.above[-1] if self.above else self.first).geometry.pooled
-        return out.unflatten(1, (height, width, -1)).movedim(-1, 1)
+        return out.unflatten(1, (*self.pictures, -1)).movedim(-1, 1)
 
 
 def _layout(inputs: int) -> tuple[int, int]:
@@ -79,31 +88,32 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
     Nor is there one for inputs or parameters that are not finite: a bit cannot be NaN.
     """
     dtype = functional.product_dtype(z)
-    stages = list(_leading_stages(steps))
+    stages = list(itertools.takewhile(lambda step: isinstance(step, Stage | Crossed), steps))
     if z.device.type != "cpu" or dtype not in DIGITS or not stages:
         return None
     lib = bits.library()
     values = [z, *(v for stage in stages for v in (stage.layer.weight, stage.layer.bias, stage.layer.beta))]
     if lib is None or not all(v is None or v.isfinite().all() for v in values):
         return None
-    first = _first(stages[0], z)
-    if first is None:
+    first, above, shape = None, list[bits.Layer](), z.shape[1:]
+    if isinstance(stages[0], Stage):
+        if (first := _first(stages[0], z)) is None:
+            return None
+        shape = _shape(stages[0], first)
+    elif not (z.abs() == 1).all():  # what is promised of states is not checked of what users give
         return None
-    above: list[bits.Layer] = []
-    for under, stage in itertools.pairwise(stages):
-        layer = _above(stage, under, above[-1] if above else first, DIGITS[dtype])
-        if layer is None:
+    for stage in stages[1:] if first else stages:
+        if (layer := _above(stage, shape, DIGITS[dtype])) is None:
             break
         above.append(layer)
-    used = stages[: 1 + len(above)]
-    return Chain(used, lib, first, above), len(used)
+        shape = _shape(stage, layer)
+    used = stages[: len(above) + (first is not None)]
+    return (Chain(used, lib, first, above), len(used)) if used else None
 
 
-def _leading_stages(steps: Iterable[Any]) -> Iterator[Stage]:
-    for step in steps:
-        if not isinstance(step, Stage):
-            return
-        yield step
+def _shape(stage: Step, made: bits.First | bits.Layer) -> tuple[int, ...]:
+    """The shape of its states, as modules have it."""
+    return (made.units,) if isinstance(stage.layer, NSMLinear) else (made.units, *made.geometry.pooled)
 
 
 def _first(stage: Stage, z: Tensor) -> bits.First | None:
@@ -123,25 +133,31 @@ def _first(stage: Stage, z: Tensor) -> bits.First | None:
     return bits.First(geometry, k, c)
 
 
-def _above(stage: Stage, under: Stage, below: bits.First | bits.Layer, digits: int) -> bits.Layer | None:
-    """A stage that reads the states of ``below``; None if it is of a kind that the kernel does not know."""
-    weight, wiring, flat = stage.layer.weight.detach(), stage.layer.wiring, isinstance(under.layer, NSMLinear)
-    if stage.layer.inputs != "binary" or not bits.fits(math.prod(weight.shape[1:])):
-        return None
-    height, width = below.geometry.pooled
-    z = weight.new_empty((1, below.units) if flat else (1, below.units, height, width))
+def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
+    """A stage that reads states, (C,) or (C, H, W); None if it is of a kind that the kernel does not know."""
+    layer, wiring, weight = stage.layer, stage.layer.wiring, stage.layer.weight.detach()
+    picture, blank = len(shape) == 3, layer.noise if type(layer.noise) is Bernoulli else None
     if isinstance(wiring, Convolution):
-        if wiring.groups != 1 or flat:
-            return None
+        known = picture and wiring.groups == 1
+    else:
+        known = len(shape) == 1 or (picture and stage.flatten)
+    exact = layer.inputs == "binary" and bits.fits(math.prod(weight.shape[1:]))
+    if not (known and exact) or (isinstance(stage, Crossed) and blank is None):
+        return None
+    k, c = stage.line(weight.new_empty((1, *shape)))
+    geometry, wide = bits.Geometry(), None
+    if isinstance(wiring, Convolution):
         kernel = int(weight.shape[2]), int(weight.shape[3])
         margins = wiring.margins(kernel)
-        geometry = bits.Geometry(height, width, kernel, wiring.stride, wiring.dilation, margins, stage.pool)
-    elif flat or stage.flatten:
-        geometry = bits.Geometry()
-        weight = (weight if flat else weight.unflatten(1, z.shape[1:]).movedim(1, -1).flatten(1))[..., None, None]
+        geometry = bits.Geometry(shape[1], shape[2], kernel, wiring.stride, wiring.dilation, margins, stage.pool)
+        if found := bits.widened(geometry, weight):
+            geometry, weight, wide = found
     else:
-        return None
-    k, c = stage.line(z)
+        weight = (weight.unflatten(1, shape).movedim(1, -1).flatten(1) if picture else weight)[..., None, None]
     q, step = bits.digits(weight, digits)
-    slope = torch.stack([k * s for s in step.to(k.dtype)])
-    return bits.Layer(geometry, q, slope.movedim(-1, 1), c.movedim(-1, 0))
+    if isinstance(stage, Stage) or blank is None:
+        slope = torch.stack([k * s for s in step.to(k.dtype)])
+        return bits.Layer(geometry, q, slope.movedim(-1, 1), c.movedim(-1, 0), None, wide)
+    alpha, b = stage.mean
+    slope = torch.stack([(alpha + 0.5 - blank.p) * s for s in step] + [(0.5 * s).expand_as(alpha) for s in step])
+    return bits.Layer(geometry, q, slope.movedim(-1, 1), b.movedim(-1, 0), blank.bound, wide)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import nsm
 from nsm import functional, philox
 from nsm.kernels import bits
 
@@ -179,10 +180,93 @@ def test_layers(channels, units, geometry, count, rows):
 
 
 @needs_library
-def test_threads_change_nothing():
+@pytest.mark.parametrize(("channels", "units", "geometry"), GEOMETRIES, ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("p", [0.5, 0.25, 0.3])
+@pytest.mark.parametrize("rows", [32, 75])
+@pytest.mark.usefixtures("poisoned")
+def test_layers_with_blank_out_at_neurons(channels, units, geometry, count, p, rows):
+    """Of the same states in two samples, by sgn(slope₀ w·z + slope₁ w·((2ξ − 1) z) + offset), summed digit by digit."""
+    generator = torch.Generator().manual_seed(channels)
+    weight = torch.randn(units, channels, *geometry.kernel, generator=generator)
+    q, step = bits.digits(weight, count)
+    local = geometry.margins != ((0, 0), (0, 0))
+    shape = (2, units, *geometry.size) if local else (2, units, 1, 1)
+    k = torch.randn(shape, generator=generator)
+    c = torch.randn(shape[1:], generator=generator)
+    slope = torch.cat([each * step[..., None, None].float() for each in k])
+    noise = nsm.Bernoulli(p)
+    layer = bits.Layer(geometry, q, slope, c, noise.bound)
+    below = torch.randn(rows, geometry.height, geometry.width, channels, generator=generator).sign()
+    source = source_of(2 * rows)
+    row = torch.cat([slots(rows), torch.where(slots(rows) < 0, -1, slots(rows) + rows)])
+    of_inputs, of_samples = (v.to(torch.int32)[row.clamp(min=0)] for v in (source.inputs, source.samples))
+    found = bits.Rows(row, of_inputs, of_samples, source.key)
+    states = bits.unpack(LIBRARY, layer(LIBRARY, pack(below.flatten(1)), found, 3), found, 2 * rows, torch.float32)
+
+    source.draws = 3
+    with philox.keyed(source):
+        xi = noise.sample((2 * rows, below[0].numel())).view(2 * rows, *below.shape[1:])
+    assert 0 < xi.mean() < 1
+    z = below.repeat(2, 1, 1, 1)
+    (top, bottom), (left, right) = geometry.margins
+    u = c
+    for i, each in enumerate((z, (2 * xi - 1) * z)):
+        padded = F.pad(each.movedim(-1, 1).double(), (left, right, top, bottom))
+        for d in range(count):
+            x = F.conv2d(padded, q[d], None, geometry.stride, 0, geometry.dilation)
+            u = x.float() * slope[i * count + d] + u
+    expected = F.max_pool2d(torch.where(u >= 0, 1.0, -1.0), geometry.pool)
+    assert torch.equal(states, expected.movedim(1, -1).flatten(1))
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("channels", "geometry", "better"),
+    [
+        (1, bits.Geometry(9, 11, (5, 5), pool=(2, 2)), True),
+        (2, bits.Geometry(9, 11, (3, 3), (2, 2), (2, 3), ((1, 2), (0, 0))), True),
+        (6, bits.Geometry(4, 7, (2, 4), (1, 3)), True),
+        (1, bits.Geometry(9, 11, (5, 5), margins=((2, 2), (2, 2))), False),
+        (5, bits.Geometry(9, 11, (5, 5)), False),
+        (1, bits.Geometry(), False),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("poisoned")
+def test_a_widened_layer_is_the_same_layer(channels, geometry, better):
+    weight = torch.randn(3, channels, *geometry.kernel, generator=torch.Generator().manual_seed(0))
+    found = bits.widened(geometry, weight)
+    assert bool(found) == better
+    if not found:
+        return
+    wide, turned, source = found
+    assert wide.size == geometry.size
+    states = []
+    for each, w, at in ((geometry, weight, None), (wide, turned, source)):
+        q = (64 * w).round()[None]  # the same integers, whatever their order
+        slope, bound = torch.full((2, 3), 0.01), nsm.Bernoulli(0.5).bound
+        layer = bits.Layer(each, q, slope, torch.zeros(3), bound, at)
+        below = torch.randn(40, geometry.height * geometry.width * channels, generator=torch.Generator().manual_seed(1))
+        states.append(layer(LIBRARY, pack(below), rows_of(source_of(40)), 2))
+    assert torch.equal(*states)
+
+
+def test_states_are_packed_slot_by_slot():
+    states = torch.randn(40, 7, generator=torch.Generator().manual_seed(0)).sign()
+    slots = torch.randint(40, (3, bits.SLOTS), generator=torch.Generator().manual_seed(1))
+    words = bits.pack(states, slots).long()
+    up = words[:, None] >> torch.arange(bits.SLOTS)[:, None] & 1  # (tiles, slots, elements)
+    assert torch.equal(up * 2.0 - 1, states[slots])
+
+
+@needs_library
+@pytest.mark.parametrize("blank", [None, nsm.Bernoulli(0.5).bound], ids=["by themselves", "blank-out"])
+def test_threads_change_nothing(blank):
     weight = torch.randn(6, 4, 3, 3, generator=torch.Generator().manual_seed(0))
     q, step = bits.digits(weight, 1)
-    layer = bits.Layer(bits.Geometry(8, 8, (3, 3), pool=(2, 2)), q, step.float(), torch.zeros(6))
+    slope = step.float().repeat(2 if blank else 1, 1)
+    layer = bits.Layer(bits.Geometry(8, 8, (3, 3), pool=(2, 2)), q, slope, torch.zeros(6), blank)
     source = source_of(400)
     below = pack(torch.randn(400, 256, generator=torch.Generator().manual_seed(1)))
     threads = torch.get_num_threads()

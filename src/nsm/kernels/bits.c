@@ -6,6 +6,9 @@
  * A product of weights with -1s and +1s is a sum of table entries: five states select one of 32 sums of +-q, and one
  * instruction looks it up for 32 rows. All of it is integer arithmetic, so it is exact in any order. From there on the
  * operations are those of nsm.functional, one by one and never fused, so that results are equal bit for bit.
+ *
+ * Blank-out at neurons needs two products, u = alpha w.z + b + w.((xi - p) z). With z' = (2 xi - 1) z, which are the
+ * states with those that are blanked out turned round, xi z = (z + z') / 2: two products with -1s and +1s.
  */
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || !defined(__BMI2__)
 #error "needs AVX-512"
@@ -84,38 +87,84 @@ static inline void philox(__m512i c[4], const uint32_t key[2])
     }
 }
 
+typedef struct {
+    __m512i input[4], sample[4]; /* of slots 4 i + (0, 2, 1, 3)[m]: where the halves end up that are joined later */
+} Counters;
+
+static Counters counters(const Noise *noise, int64_t group)
+{
+    Counters found;
+    for (int m = 0; m < 4; m++) {
+        uint64_t in[8], number[8];
+        for (int i = 0; i < 8; i++) {
+            int64_t slot = SLOTS * group + 4 * i + (m == 1 ? 2 : m == 2 ? 1 : m);
+            in[i] = noise->inputs[slot], number[i] = noise->samples[slot];
+        }
+        found.input[m] = _mm512_loadu_si512(in), found.sample[m] = _mm512_loadu_si512(number);
+    }
+    return found;
+}
+
+/* Four words of block j for 32 slots, in vectors of the even slots and of the odd. */
+static inline void words(const Noise *noise, const Counters *of, int64_t j, __m512i even[4], __m512i odd[4])
+{
+    __m512i c[4][4];
+    for (int m = 0; m < 4; m++) {
+        c[m][0] = _mm512_set1_epi64(j), c[m][1] = of->input[m], c[m][2] = of->sample[m];
+        c[m][3] = _mm512_set1_epi64(noise->number);
+        philox(c[m], noise->key);
+    }
+    for (int k = 0; k < 4; k++) {
+        even[k] = _mm512_mask_blend_epi32(0xAAAA, c[0][k], _mm512_slli_epi64(c[1][k], 32));
+        odd[k] = _mm512_mask_blend_epi32(0xAAAA, c[2][k], _mm512_slli_epi64(c[3][k], 32));
+    }
+}
+
+/* The low or the high halves of the words, a half for each slot. */
+static inline __m512i halves(__m512i even, __m512i odd, int high)
+{
+    return high ? _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32(even, 16), odd)
+                : _mm512_mask_blend_epi16(ODD, even, _mm512_slli_epi32(odd, 16));
+}
+
 /* The states of one group from its thresholds: 16 bits of noise each, eight states to a counter. */
 static void draw(const Noise *noise, int64_t group, const int16_t *thresholds, const uint32_t *can, int64_t n, uint32_t *bits)
 {
-    const uint32_t *inputs = noise->inputs + SLOTS * group, *samples = noise->samples + SLOTS * group;
+    const Counters of = counters(noise, group);
     const int64_t blocks = (n + 7) / 8;
-    __m512i input[4], sample[4];
-    for (int m = 0; m < 4; m++) { /* slots 4 i + (0, 2, 1, 3)[m]: where the halves end up that are joined below */
-        uint64_t in[8], number[8];
-        for (int i = 0; i < 8; i++) {
-            int slot = 4 * i + (m == 1 ? 2 : m == 2 ? 1 : m);
-            in[i] = inputs[slot], number[i] = samples[slot];
-        }
-        input[m] = _mm512_loadu_si512(in), sample[m] = _mm512_loadu_si512(number);
-    }
     for (int64_t j = 0; j < blocks; j++) {
-        __m512i c[4][4];
-        for (int m = 0; m < 4; m++) {
-            c[m][0] = _mm512_set1_epi64(j), c[m][1] = input[m], c[m][2] = sample[m];
-            c[m][3] = _mm512_set1_epi64(noise->number);
-            philox(c[m], noise->key);
+        __m512i even[4], odd[4];
+        words(noise, &of, j, even, odd);
+        for (int i = 0; i < 8; i++) {
+            int64_t element = i * blocks + j;
+            if (element >= n) break;
+            __m512i most = _mm512_loadu_si512(thresholds + SLOTS * element);
+            bits[element] = _mm512_cmple_epi16_mask(halves(even[i / 2], odd[i / 2], i % 2), most) & can[element];
         }
-        for (int k = 0; k < 4; k++) {
-            __m512i a = _mm512_mask_blend_epi32(0xAAAA, c[0][k], _mm512_slli_epi64(c[1][k], 32));
-            __m512i b = _mm512_mask_blend_epi32(0xAAAA, c[2][k], _mm512_slli_epi64(c[3][k], 32));
-            __m512i r[2] = {_mm512_mask_blend_epi16(ODD, a, _mm512_slli_epi32(b, 16)),
-                            _mm512_mask_blend_epi16(ODD, _mm512_srli_epi32(a, 16), b)};
-            for (int h = 0; h < 2; h++) {
-                int64_t element = (2 * k + h) * blocks + j;
-                if (element >= n) break;
-                __m512i most = _mm512_loadu_si512(thresholds + SLOTS * element);
-                bits[element] = _mm512_cmple_epi16_mask(r[h], most) & can[element];
-            }
+    }
+}
+
+/* The states of one group with those turned round that are blanked out: kept is what has an integer of `bytes`, 1 or 4,
+ * below the bound. */
+static void turn(const Noise *noise, int64_t group, int64_t bytes, int64_t bound, const uint32_t *below, int64_t n, uint32_t *bits)
+{
+    const Counters of = counters(noise, group);
+    const int64_t parts = 16 / bytes, blocks = (n + parts - 1) / parts;
+    for (int64_t j = 0; j < blocks; j++) {
+        __m512i even[4], odd[4];
+        words(noise, &of, j, even, odd);
+        for (int i = 0; i < parts; i++) {
+            int64_t element = i * blocks + j;
+            if (element >= n) break;
+            uint32_t kept;
+            if (bytes == 1) {
+                __m512i two = halves(even[i / 4], odd[i / 4], i / 2 % 2); /* of which this is the low or the high */
+                uint64_t below_it = _mm512_cmplt_epi8_mask(two, _mm512_set1_epi8(bound));
+                kept = _pext_u64(below_it, 0x5555555555555555u << i % 2);
+            } else
+                kept = _pdep_u32(_mm512_cmplt_epi32_mask(even[i], _mm512_set1_epi32(bound)), EVEN) |
+                       _pdep_u32(_mm512_cmplt_epi32_mask(odd[i], _mm512_set1_epi32(bound)), ODD);
+            bits[element] = below[element] ^ ~kept;
         }
     }
 }
@@ -186,9 +235,12 @@ void nsm_draw(const Noise *noise, const int16_t *thresholds, const uint32_t *can
 
 typedef struct {
     Law law;                           /* its `at` are offsets into the padded picture */
-    int64_t channels, height, width;   /* of the states below */
+    int64_t below;                     /* how many states there are below */
+    int64_t channels, height, width;   /* of the picture that they make */
     int64_t top, left, rows, columns;  /* of the padded picture */
     int64_t steps, digits, together;   /* together: groups in one task */
+    int64_t bytes, bound;              /* of the integers that blank out states; no bytes where units draw themselves */
+    const int32_t *wide;               /* NULL, or which state stands where in the picture */
     const int32_t *taps;               /* (steps,): offset of every group of five states that a unit sees */
     const int16_t *tables;             /* (digits, units/4, steps, 4, 32) */
     const int32_t *outside;            /* (digits, outputs * window, units), or NULL: what to add where z = 0 */
@@ -200,16 +252,17 @@ static void index_states(const Layer *layer, const uint32_t *bits, __m512i *inde
     const int64_t fives = (layer->channels + 4) / 5;
     if (layer->rows != layer->height || layer->columns != layer->width)
         memset(index, 0, layer->rows * layer->columns * fives * sizeof *index);
-    for (int64_t y = 0; y < layer->height; y++)
-        for (int64_t x = 0; x < layer->width; x++) {
+    for (int64_t y = 0, i = 0; y < layer->height; y++)
+        for (int64_t x = 0; x < layer->width; x++, i += layer->channels) {
             __m512i *to = index + ((y + layer->top) * layer->columns + x + layer->left) * fives;
             for (int64_t f = 0; f < layer->channels; f += 5) {
                 __m512i v = _mm512_setzero_si512();
-                for (int b = 0; b < 5 && f + b < layer->channels; b++)
-                    v = _mm512_or_si512(v, _mm512_maskz_set1_epi16(bits[f + b], 1 << b));
+                for (int b = 0; b < 5 && f + b < layer->channels; b++) {
+                    uint32_t word = bits[layer->wide ? layer->wide[i + f + b] : i + f + b];
+                    v = _mm512_or_si512(v, _mm512_maskz_set1_epi16(word, 1 << b));
+                }
                 *to++ = v;
             }
-            bits += layer->channels;
         }
 }
 
@@ -244,42 +297,50 @@ static inline void products(const __m512i *tables, const int32_t *taps, int64_t 
     }
 }
 
-/* e of four units, from `unit` on, at four places. */
-static inline void chances_at(const Layer *layer, int64_t unit, const __m512i *const at[PLACES], const int64_t place[PLACES],
-                              __m512 e[UNITS][PLACES][2])
+/* Slopes times products, plus offsets, of four units from `unit` on, at four places: t, or u with blank-out at neurons,
+ * whose products are those with the states and, a `picture` further on, with the states turned round. */
+static inline void sums(const Layer *layer, int64_t picture, int64_t unit, const __m512i *const at[PLACES],
+                        const int64_t place[PLACES], __m512 t[UNITS][PLACES][2])
 {
     const Law *law = &layer->law;
     const int64_t tiles = (law->units + UNITS - 1) / UNITS, all = law->outputs * law->window;
-    for (int64_t d = 0; d < layer->digits; d++) {
-        __m512i sum[UNITS][PLACES][2];
+    for (int64_t i = 0; i < layer->digits * (layer->bytes ? 2 : 1); i++) {
+        const int64_t d = i % layer->digits;
         const __m512i *tables = (const __m512i *)layer->tables + (d * tiles + unit / UNITS) * layer->steps * UNITS;
-        products(tables, layer->taps, layer->steps, at, sum);
+        const __m512i *from[PLACES];
+        for (int p = 0; p < PLACES; p++) from[p] = at[p] + i / layer->digits * picture;
+        __m512i sum[UNITS][PLACES][2];
+        products(tables, layer->taps, layer->steps, from, sum);
         for (int u = 0; u < UNITS && unit + u < law->units; u++)
             for (int p = 0; p < PLACES; p++) {
                 int64_t here = (law->places == 1 ? 0 : place[p]) * law->units + unit + u;
-                __m512 k = _mm512_set1_ps(law->slope[d * law->places * law->units + here]);
+                __m512 k = _mm512_set1_ps(law->slope[i * law->places * law->units + here]);
                 __m512i add = _mm512_set1_epi32(
                     layer->outside ? layer->outside[(d * all + place[p]) * law->units + unit + u] : 0);
                 for (int h = 0; h < 2; h++) {
-                    __m512 t = d ? e[u][p][h] : _mm512_set1_ps(law->offset[here]);
+                    __m512 before = i ? t[u][p][h] : _mm512_set1_ps(law->offset[here]);
                     __m512 x = _mm512_cvtepi32_ps(_mm512_add_epi32(sum[u][p][h], add));
-                    e[u][p][h] = _mm512_add_ps(_mm512_mul_ps(x, k), t);
+                    t[u][p][h] = _mm512_add_ps(_mm512_mul_ps(x, k), before);
                 }
             }
     }
-    for (int u = 0; u < UNITS && unit + u < law->units; u++)
-        for (int p = 0; p < PLACES; p++)
-            for (int h = 0; h < 2; h++) e[u][p][h] = erf16(e[u][p][h]);
+}
+
+static inline uint32_t not_below_0(const __m512 u[2]) /* the states of 32 slots */
+{
+    const __m512 zero = _mm512_setzero_ps();
+    return _pdep_u32(_mm512_cmp_ps_mask(u[0], zero, _CMP_GE_OQ), EVEN) |
+           _pdep_u32(_mm512_cmp_ps_mask(u[1], zero, _CMP_GE_OQ), ODD);
 }
 
 typedef struct {
     int16_t *thresholds;
-    uint32_t *can;
+    uint32_t *can, *turned;
     __m512i *index;
 } Scratch;
 
-/* Thresholds of four units without a pool: four outputs, of this group or the next ones, at a time. */
-static void single(const Layer *layer, const Scratch *scratch, int64_t picture, int64_t unit, int64_t begin, int64_t end)
+/* Four units without a pool: thresholds, or states, of four outputs, of this group or the next ones, at a time. */
+static void single(const Layer *layer, const Scratch *scratch, int64_t picture, int64_t unit, int64_t begin, int64_t end, uint32_t *bits)
 {
     const Law *law = &layer->law;
     const __m512i *at[PLACES];
@@ -287,24 +348,28 @@ static void single(const Layer *layer, const Scratch *scratch, int64_t picture, 
     for (int p = 0; p < PLACES; p++) {
         int64_t item = begin + p < end ? begin + p : end - 1, group = item / law->outputs;
         place[p] = item % law->outputs;
-        at[p] = scratch->index + group * picture + law->at[place[p]];
+        at[p] = scratch->index + group * (layer->bytes ? 2 : 1) * picture + law->at[place[p]];
         element[p] = item * law->units + unit;
     }
-    __m512 e[UNITS][PLACES][2];
-    chances_at(layer, unit, at, place, e);
+    __m512 t[UNITS][PLACES][2];
+    sums(layer, picture, unit, at, place, t);
     for (int p = 0; p < PLACES && begin + p < end; p++)
         for (int u = 0; u < UNITS && unit + u < law->units; u++)
-            scratch->can[element[p] + u] =
-                store_thresholds(scratch->thresholds + (element[p] + u) * SLOTS, e[u][p][0], e[u][p][1]);
+            if (layer->bytes)
+                bits[element[p] + u] = not_below_0(t[u][p]);
+            else
+                scratch->can[element[p] + u] =
+                    store_thresholds(scratch->thresholds + (element[p] + u) * SLOTS, erf16(t[u][p][0]), erf16(t[u][p][1]));
 }
 
-/* Thresholds of four units for one output, the maximum over a window. */
-static void maximum(const Layer *layer, const Scratch *scratch, int64_t picture, int64_t unit, int64_t item)
+/* Four units for one output, the maximum over a window. */
+static void maximum(const Layer *layer, const Scratch *scratch, int64_t picture, int64_t unit, int64_t item, uint32_t *bits)
 {
     const Law *law = &layer->law;
     const int64_t output = item % law->outputs;
-    const __m512i *index = scratch->index + item / law->outputs * picture;
+    const __m512i *index = scratch->index + item / law->outputs * (layer->bytes ? 2 : 1) * picture;
     __m512 product[UNITS][2];
+    uint32_t any[UNITS] = {0};
     for (int u = 0; u < UNITS; u++) product[u][0] = product[u][1] = _mm512_set1_ps(1);
     for (int64_t begin = 0; begin < law->window; begin += PLACES) {
         const __m512i *at[PLACES];
@@ -313,48 +378,65 @@ static void maximum(const Layer *layer, const Scratch *scratch, int64_t picture,
             place[p] = output * law->window + (begin + p < law->window ? begin + p : law->window - 1);
             at[p] = index + law->at[place[p]];
         }
-        __m512 e[UNITS][PLACES][2];
-        chances_at(layer, unit, at, place, e);
+        __m512 t[UNITS][PLACES][2];
+        sums(layer, picture, unit, at, place, t);
         for (int u = 0; u < UNITS && unit + u < law->units; u++)
             for (int p = 0; p < PLACES && begin + p < law->window; p++)
-                for (int h = 0; h < 2; h++) product[u][h] = _mm512_mul_ps(product[u][h], off(e[u][p][h]));
+                if (layer->bytes)
+                    any[u] |= not_below_0(t[u][p]);
+                else
+                    for (int h = 0; h < 2; h++) product[u][h] = _mm512_mul_ps(product[u][h], off(erf16(t[u][p][h])));
     }
     for (int u = 0; u < UNITS && unit + u < law->units; u++) {
         int64_t element = item * law->units + unit + u;
-        scratch->can[element] = store_thresholds(scratch->thresholds + element * SLOTS, pooled(product[u][0]), pooled(product[u][1]));
+        if (layer->bytes)
+            bits[element] = any[u];
+        else
+            scratch->can[element] = store_thresholds(scratch->thresholds + element * SLOTS, pooled(product[u][0]), pooled(product[u][1]));
     }
 }
 
-/* The drawn states (groups, outputs * units) of a layer and the pool after it, from the states below. */
-int nsm_layer(const Layer *layer, const Noise *noise, const uint32_t *below, uint32_t *bits)
+/* The drawn states (groups, outputs * units) of a layer and the pool after it, from the states below, which the groups
+ * use in turn. */
+int nsm_layer(const Layer *layer, const Noise *noise, const uint32_t *below, int64_t tiles, uint32_t *bits)
 {
     const Law *law = &layer->law;
-    const int64_t n = law->outputs * law->units, under = layer->channels * layer->height * layer->width;
+    const int64_t n = law->outputs * law->units, under = layer->below;
     const int64_t picture = layer->rows * layer->columns * ((layer->channels + 4) / 5), together = layer->together;
+    const int64_t pictures = layer->bytes ? 2 : 1;
     int failed = 0;
 #pragma omp parallel num_threads(noise->threads)
     {
         Scratch scratch = {aligned_alloc(64, together * n * 64), aligned_alloc(64, (together * n * 4 + 63) / 64 * 64),
-                           aligned_alloc(64, together * picture * 64)};
-        if (!scratch.thresholds || !scratch.can || !scratch.index) failed = 1;
+                           aligned_alloc(64, (under * 4 + 63) / 64 * 64),
+                           aligned_alloc(64, together * pictures * picture * 64)};
+        if (!scratch.thresholds || !scratch.can || !scratch.turned || !scratch.index) failed = 1;
         else
 #pragma omp for schedule(dynamic)
             for (int64_t first = 0; first < noise->groups; first += together) {
                 int64_t here = noise->groups - first < together ? noise->groups - first : together;
-                for (int64_t g = 0; g < here; g++)
-                    index_states(layer, below + (first + g) * under, scratch.index + g * picture);
+                uint32_t *to = bits + first * n;
+                for (int64_t g = 0; g < here; g++) {
+                    const uint32_t *states = below + (first + g) % tiles * under;
+                    __m512i *index = scratch.index + g * pictures * picture;
+                    index_states(layer, states, index);
+                    if (layer->bytes) {
+                        turn(noise, first + g, layer->bytes, layer->bound, states, under, scratch.turned);
+                        index_states(layer, scratch.turned, index + picture);
+                    }
+                }
                 if (law->window == 1) {
                     for (int64_t unit = 0; unit < law->units; unit += UNITS)
                         for (int64_t item = 0; item < here * law->outputs; item += PLACES)
-                            single(layer, &scratch, picture, unit, item, here * law->outputs);
+                            single(layer, &scratch, picture, unit, item, here * law->outputs, to);
                 } else
                     for (int64_t item = 0; item < here * law->outputs; item++)
                         for (int64_t unit = 0; unit < law->units; unit += UNITS)
-                            maximum(layer, &scratch, picture, unit, item);
-                for (int64_t g = 0; g < here; g++)
-                    draw(noise, first + g, scratch.thresholds + g * n * SLOTS, scratch.can + g * n, n, bits + (first + g) * n);
+                            maximum(layer, &scratch, picture, unit, item, to);
+                for (int64_t g = 0; g < here && !layer->bytes; g++)
+                    draw(noise, first + g, scratch.thresholds + g * n * SLOTS, scratch.can + g * n, n, to + g * n);
             }
-        free(scratch.thresholds), free(scratch.can), free(scratch.index);
+        free(scratch.thresholds), free(scratch.can), free(scratch.turned), free(scratch.index);
     }
     return failed;
 }

@@ -5,10 +5,13 @@ product of weights with −1s and +1s then needs no multiplication: five states 
 one of 32 sums of ±q from a table, for 32 rows in one instruction of AVX-512. Weights are integers q, one 16-bit *digit*
 or two, w = Σ_d q_d step_d, so that products are exact, whatever their order (see docs/decisions/0004). The rest, from
 the product to the drawn states, is `nsm.functional`, operation by operation.
+
+Blank-out at neurons needs the products of w with z and with ξ z = (z + z')/2, where z' = (2ξ − 1) z: states again, of
+which those that are blanked out are turned round. So u = α w·z + b + w·((ξ − p) z) = (α − p + ½) w·z + ½ w·z' + b.
 """
 
 from ctypes import POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,7 +37,7 @@ def library() -> Any:
     found.nsm_draw.restype = found.nsm_unpack.restype = None
     found.nsm_first.argtypes = [POINTER(_Law), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int]
     found.nsm_draw.argtypes = [POINTER(_Noise), c_void_p, c_void_p, c_int64, c_int64, c_void_p]
-    found.nsm_layer.argtypes = [POINTER(_Layer), POINTER(_Noise), c_void_p, c_void_p]
+    found.nsm_layer.argtypes = [POINTER(_Layer), POINTER(_Noise), c_void_p, c_int64, c_void_p]
     found.nsm_unpack.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_int, c_void_p, c_int]
     return found
 
@@ -55,9 +58,10 @@ class _Law(Structure):
 
 class _Layer(Structure):
     _fields_ = [
-        ("law", _Law), ("channels", c_int64), ("height", c_int64), ("width", c_int64), ("top", c_int64),
-        ("left", c_int64), ("rows", c_int64), ("columns", c_int64), ("steps", c_int64), ("digits", c_int64),
-        ("together", c_int64), ("taps", c_void_p), ("tables", c_void_p), ("outside", c_void_p),
+        ("law", _Law), ("below", c_int64), ("channels", c_int64), ("height", c_int64), ("width", c_int64),
+        ("top", c_int64), ("left", c_int64), ("rows", c_int64), ("columns", c_int64), ("steps", c_int64),
+        ("digits", c_int64), ("together", c_int64), ("bytes", c_int64), ("bound", c_int64), ("wide", c_void_p),
+        ("taps", c_void_p), ("tables", c_void_p), ("outside", c_void_p),
     ]  # fmt: skip
 
 
@@ -145,6 +149,32 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Wide:
+    """Which of so many states stands where in a picture (height, width, channels), in which one may stand twice."""
+
+    below: int
+    at: Tensor
+
+
+def widened(geometry: Geometry, weight: Tensor) -> tuple[Geometry, Tensor, Wide] | None:
+    """The same units on a wider picture, in which all that a row of the kernel reads are the channels of one pixel.
+
+    None where that does not save a sixth of the steps of five, or where a row may reach beyond the picture.
+    """
+    channels, (high, across) = weight.shape[1], geometry.kernel
+    steps, fewer = -(-channels // _FIVE) * across, -(-channels * across // _FIVE)
+    if 6 * fewer > 5 * steps or geometry.margins[1] != (0, 0):
+        return None
+    x = torch.arange(geometry.size[1])[:, None] * geometry.stride[1] + torch.arange(across) * geometry.dilation[1]
+    pixels = torch.arange(geometry.height)[:, None, None] * geometry.width + x  # (height, W', kw)
+    states = pixels[..., None] * channels + torch.arange(channels)
+    stride, dilation = (geometry.stride[0], 1), (geometry.dilation[0], 1)
+    wide = replace(geometry, width=len(x), kernel=(high, 1), stride=stride, dilation=dilation)
+    source = Wide(geometry.height * geometry.width * channels, states.flatten().to(torch.int32))
+    return wide, weight.movedim(-1, 1).flatten(1, 2)[..., None], source
+
+
+@dataclass(frozen=True)
 class Rows:
     """Which row of a batch stands in which slot, and the counters of its noise.
 
@@ -213,9 +243,21 @@ class First(_Pooled):
 
 
 class Layer(_Pooled):
-    """A layer above: q (digits, units, C, kh, kw) from `digits`, and slopes of t in the product of each digit."""
+    """A layer that reads states: q (digits, units, C, kh, kw) from `digits`, and slopes of t in each digit's product.
 
-    def __init__(self, geometry: Geometry, q: Tensor, slope: Tensor, offset: Tensor) -> None:
+    With ``blank``, the ``bound`` of `nsm.Bernoulli` for noise at neurons, slopes are those of u in the products of each
+    digit with z, and then of each with z'. ``wide`` says where states stand in a picture that was `widened`.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        q: Tensor,
+        slope: Tensor,
+        offset: Tensor,
+        blank: tuple[torch.dtype, int] | None = None,
+        wide: Wide | None = None,
+    ) -> None:
         (top, bottom), (left, right) = geometry.margins
         rows, columns, channels = geometry.height + top + bottom, geometry.width + left + right, q.shape[2]
         fives = -(-channels // _FIVE)
@@ -226,10 +268,12 @@ class Layer(_Pooled):
         pixels = (down[:, None] * columns + right_by).reshape(-1, 1) * fives
         self.taps = (pixels + torch.arange(fives)).flatten().to(torch.int32)
         self.tables = _tables(q)
-        self.outside = self._outside(geometry, q, y, x)
+        self.wide, self.outside = wide, self._outside(geometry, q, y, x)
+        below = wide.below if wide else channels * geometry.height * geometry.width
         self.layer = _Layer(
-            self.law, channels, geometry.height, geometry.width, top, left, rows, columns, len(self.taps), len(q),
-            _TOGETHER if rows * columns == 1 else 1, self.taps.data_ptr(), self.tables.data_ptr(),
+            self.law, below, channels, geometry.height, geometry.width, top, left, rows, columns, len(self.taps),
+            len(q), _TOGETHER if rows * columns == 1 else 1, *((blank[0].itemsize, blank[1]) if blank else (0, 0)),
+            None if wide is None else wide.at.data_ptr(), self.taps.data_ptr(), self.tables.data_ptr(),
             None if self.outside is None else self.outside.data_ptr(),
         )  # fmt: skip
 
@@ -245,11 +289,19 @@ class Layer(_Pooled):
         return missing[..., y, x].flatten(-2).transpose(-1, -2).to(torch.int32).contiguous()
 
     def __call__(self, lib: Any, below: Tensor, rows: Rows, number: int) -> Tensor:
-        """States (groups, elements) as words, from those of the layer below."""
+        """States (groups, elements) as words, from those of the layer below, which the groups use in turn."""
         bits = torch.empty(len(rows.row), self.elements, dtype=torch.int32)
         noise = rows.noise(number)
-        _check(lib.nsm_layer(byref(self.layer), byref(noise), below.data_ptr(), bits.data_ptr()))
+        _check(lib.nsm_layer(byref(self.layer), byref(noise), below.data_ptr(), len(below), bits.data_ptr()))
         return bits
+
+
+def pack(states: Tensor, slots: Tensor) -> Tensor:
+    """States −1 and +1 (rows, elements) as words (tiles, elements); slots (tiles, 32) says which row stands where."""
+    words = torch.zeros(len(slots), states.shape[1], dtype=torch.int64)
+    for slot, row in enumerate(slots.unbind(1)):
+        words |= (states[row] > 0).long() << slot
+    return words.to(torch.int32)  # the lower half of each
 
 
 def unpack(lib: Any, bits: Tensor, rows: Rows, batch: int, dtype: torch.dtype) -> Tensor:
