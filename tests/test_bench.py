@@ -119,8 +119,10 @@ def test_a_wrong_result_prints_no_time(monkeypatch, capsys, tmp_path):
     said = capsys.readouterr().out
     assert "off by 0.3" in said
     assert not any(f"{digit} {unit}" in said for digit in "0123456789" for unit in ("s ", "ms ", "µs "))
-    (row,) = (row for row in json.loads((tmp_path / "bench.json").read_text())["rows"] if row["name"] == "mc")
-    assert (row["seconds"], row["ratio"], row["met"], row["reason"]) == (None, None, False, "off by 0.3")
+    rows = [row for row in json.loads((tmp_path / "bench.json").read_text())["rows"] if row["name"] == "mc"]
+    assert len(rows) == 2
+    for row in rows:
+        assert (row["seconds"], row["ratio"], row["met"], row["reason"]) == (None, None, False, "off by 0.3")
 
 
 def test_the_law_is_checked():
@@ -317,9 +319,8 @@ def test_samples_raced(monkeypatch):
     monkeypatch.setattr(inference, "SAMPLES", 4)
     setting = inference.Setting("cpu", images=20, rounds=1, passes=1, train=100, batches=(20,), ways=("eager",))
     found, beside = inference.mc_race(setting)
-    assert set(found.best) == {"synapse", "dCNN", "dCNN, bf16"}
+    assert set(found.best) == {"synapse", "neuron", "dCNN", "dCNN, bf16"}
     assert [way["name"] for way in beside.tried] == [
-        "NSM, neuron, bf16 autocast",
         "dCNN, fp32, eager",
         "MC dropout, fp32, eager",
         "textbook NSM, neuron, fp32, eager",

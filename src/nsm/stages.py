@@ -6,9 +6,11 @@ largest state of a pool's window is itself one unit, whose 2P − 1 follows from
 noise is another draw of it. Inside a stage the units are the last axis, (rows, height, width, units), as the products
 of channels-last convolutions come and as their noise is numbered.
 
-`Stage` is the definition; `nsm.chain` is the same for stages that follow each other on the CPU, with states as bits.
 Noise at neurons is shared by the units of a layer: a `Crossed` stage draws it, takes a product of it and one of the
 states, and pools the states that come out.
+
+`Stage` and `Crossed` are the definition; `nsm.chain` is the same for stages that follow each other on the CPU, with
+states as bits.
 """
 
 import math

@@ -77,6 +77,7 @@ def mc_race(setting: Setting) -> tuple[Race, Race]:
     tolerance = _logits(5e-2 if cuda else 2e-3)
     sides["dCNN"] = list(passes(dtype=single, batches=setting.batches, check=tolerance))
     if not cuda:
+        sides["neuron"] = _ours("neuron", test, setting)
         half = passes(dtype=torch.bfloat16, batches=setting.batches[:1], check=_logits(5e-2))
         sides["dCNN, bf16"] = list(half)
     found = race(sides, setting.rounds, warm=1)
@@ -117,9 +118,10 @@ def _logits(tolerance: float) -> Callable[[Tensor, Tensor], None]:
 
 
 def _beside(dcnn: nn.Module, test: Dataset, setting: Setting) -> Iterator[Contender]:
-    """What is shown beside the goals: noise at neurons, the dCNN eager, MC dropout, the textbook's NSM."""
+    """What is shown beside the goals: on CUDA noise at neurons; the dCNN eager, MC dropout, the textbook's NSM."""
     x, few = test.inputs, setting.passes
-    yield from _ours("neuron", test, setting, few)[1:]
+    if setting.device == "cuda":
+        yield from _ours("neuron", test, setting, few)[1:]
     dropout = dropout_network().to(setting.device)
 
     @torch.no_grad()

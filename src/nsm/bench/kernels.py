@@ -52,7 +52,8 @@ def cases(device: str) -> dict[str, Callable[[], Case]]:
             "threshold": partial(_units, device, "threshold"),
             "synapse": partial(_pictures, "synapse"),
             "neuron": partial(_pictures, "neuron"),
-            "bits": _predict,
+            "bits": partial(_predict, "synapse"),
+            "bits, neuron": partial(_predict, "neuron"),
         }
     found |= {"counters": partial(_counters, device), "toss": partial(_toss, device), "cross": partial(_cross, device)}
     found |= {"keyed blank": partial(_noisy, device, Bernoulli(0.5)), "jitter": partial(_noisy, device, Gaussian())}
@@ -286,9 +287,9 @@ def _same_size(gradient: Tensor, other: Tensor) -> None:
 # ------------------------------------------------------------------------- prediction
 
 
-def _predict() -> Case:
+def _predict(site: Literal["neuron", "synapse"]) -> Case:
     """On the CPU states are bits; the reference is the network, compiled, in a loop over samples."""
-    net = network("synapse", "cpu", 3000)
+    net = network(site, "cpu", 3000)
     test = load("mnist", "test")
     x, labels, samples = test.inputs[:100], test.labels[:100], 20
     if bits.library() is None:

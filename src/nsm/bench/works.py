@@ -126,11 +126,14 @@ def _mc(device: str, quick: bool) -> Found:
     else:
         setting = inference.Setting("cpu", 1000, rounds, 2, train=3000, batches=(100,))
     found, beside = inference.mc_race(setting)
-    case = compared(found, "synapse", "dCNN") | {"images": setting.images}
-    if device == "cpu":
-        same = compared(found, "synapse", "dCNN, bf16")
-        case |= {"same_dtype_ratio": same["ratio"], "same_dtype_peer": same["peer"]}
-    return {"synapse": case}, found.tried + beside.tried
+    cases: Cases = {}
+    for goal in goals(device, "mc"):
+        case = compared(found, goal.case, "dCNN") | {"images": setting.images}
+        if device == "cpu":
+            same = compared(found, goal.case, "dCNN, bf16")
+            case |= {"same_dtype_ratio": same["ratio"], "same_dtype_peer": same["peer"]}
+        cases[goal.case] = case
+    return cases, found.tried + beside.tried
 
 
 def _memory(device: str, quick: bool) -> Found:
