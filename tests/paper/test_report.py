@@ -305,7 +305,7 @@ def measured(page: Path, width: int, expression: str, folder: Path) -> str:
 
 
 @chromium
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize("width", [320, 375, 1200])
 def test_the_page_of_the_repository_fits_the_screen(own, tmp_path, width):
     """The page itself, its figures, whose pictures all load, and the tables whose marks must be seen."""
     loaded = "[...page.images].filter(image => image.complete && image.naturalWidth > 0).length"
