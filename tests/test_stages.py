@@ -1,3 +1,4 @@
+import itertools
 import math
 from collections import Counter
 from functools import partial
@@ -137,6 +138,59 @@ def test_the_largest_of_a_window_follows_the_law(kernel, dtype, request):
     check_rate(int(fired.sum()), 16 * n, float(p.mean()), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("kernel", [True, pytest.param(False, id="torch")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sums_that_cancel_are_not_broken(kernel, dtype, request):
+    """Blanked-out weights of few bits often add up to 0, whose sign is +1: against the enumeration of all masks."""
+    if not kernel:
+        request.getfixturevalue("no_library")
+    weight = torch.tensor([[3, -1, -2, 2, -2], [-2, 2, -2, -1, 3], [-3, 1, 2, -2, 2]]) / 8
+    layer: Any = NSMLinear(5, 3, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    masks = torch.tensor(list(itertools.product((0, 1), repeat=5)), dtype=torch.float64)
+    p = (masks @ weight.double().T >= 0).double().mean(0)  # 19 of 32, though w·z = 0
+    n = 40_000
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = predict(nn.Sequential(layer, Above()), torch.ones(1, 5), n, seed=2, chunk_size=4000, keep_samples=True)
+    assert found.samples is not None
+    fired = (found.samples[:, 0].log().diff(dim=-1)[:, ::2] > 0).sum(0)
+    for count, chance in zip(fired.tolist(), p.tolist(), strict=True):
+        check_rate(count, n, chance)
+
+
+@pytest.mark.parametrize("size", [1e15, 1e38])
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_products_that_are_not_finite_are_not_hidden(law, size, request):
+    """Bits are not there for weights whose products float32 may not hold; what torch makes of them stands."""
+    model: Any = odd(**law)
+    with torch.no_grad():
+        model[6].weight.fill_(size)
+    found = predict(model, images(), 3, seed=0).probabilities
+    request.getfixturevalue("no_library")
+    assert torch.equal(found, predict(model, images(), 3, seed=0).probabilities) or found.isnan().all()
+
+
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_a_pool_that_is_larger_than_its_picture_is_refused(law):
+    first = nn.Sequential(NSMConv2d(1, 3, 3, **{**LAW, **law}), nn.MaxPool2d(2))
+    above = nn.Sequential(NSMConv2d(3, 4, 1, padding=1, **{**LAW, **law}), nn.Flatten(), nn.Linear(36, 2))
+    for broken in (nn.Sequential(*first, *above), first):
+        with pytest.raises(ValueError, match=r"Expected pictures of at least \(2, 2\) for their pool, but got"):
+            predict(broken, torch.ones(2, 1, 3, 3), 2, seed=0)
+
+
+@needs_library
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_a_wide_last_picture_is_drawn_in_passes_that_fit(law):
+    """States come out as numbers; so many at a time that they take 64 MiB."""
+    model = nn.Sequential(NSMConv2d(1, 16, 3, padding=1, **{**LAW, **law}), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    before, rest = _split(model)
+    assert not before
+    made, _ = chain(rest, torch.ones(4, 1, 64, 64)) or pytest.fail("Expected states as bits, but got none")
+    assert made.rows(made.share(torch.ones(4, 1, 64, 64))) == 2**24 // (16 * 64 * 64)
+
+
 class Above(nn.Module):
     """Two logits for each state, of which the second is larger where it is +1."""
 
@@ -244,7 +298,8 @@ def test_half_precision_models_and_autocast():
     torch.testing.assert_close(found.probabilities, wide.probabilities, atol=0.02, rtol=0)
 
 
-def test_no_counter_is_used_twice(monkeypatch, no_library):
+@pytest.mark.parametrize("law", [{}, NEURON], ids=["moments", "neuron"])
+def test_no_counter_is_used_twice(monkeypatch, no_library, law):
     """(block, input, sample, draw) over blocks of inputs, chunks and stages."""
     used: Counter[tuple[int, ...]] = Counter()
     plain = philox.philox
@@ -256,9 +311,12 @@ def test_no_counter_is_used_twice(monkeypatch, no_library):
 
     monkeypatch.setattr(philox, "philox", watched)
     monkeypatch.setattr("nsm.sampling._BLOCK", {"cpu": 2, "cuda": 2})
-    predict(odd(), images(3), 5, seed=0, chunk_size=2)
+    predict(odd(**law), images(3), 5, seed=0, chunk_size=2)
     assert max(used.values()) == 1
-    blocks = [math.ceil(n / 8) for n in (5 * 5 * 4, 6 * 3 * 2, 7 * 1 * 1, 9, 11)]
+    if law:  # a byte for each state that is read
+        blocks = [math.ceil(n / 16) for n in (10 * 12, 5 * 5 * 4, 6 * 3 * 2, 7 * 1 * 1, 9)]
+    else:  # two bytes for each state that a stage draws
+        blocks = [math.ceil(n / 8) for n in (5 * 5 * 4, 6 * 3 * 2, 7 * 1 * 1, 9, 11)]
     assert len(used) == 3 * 5 * sum(blocks)
 
 

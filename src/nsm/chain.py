@@ -1,7 +1,6 @@
 """Stages that follow each other on the CPU, with states as bits: `nsm.kernels.bits`."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,10 @@ from nsm.wiring import Convolution
 
 Step = Stage | Crossed
 
+_ROWS = 8192  # inputs × samples in one pass: by then a table is looked into often enough
+_NUMBERS = 2**24  # of last states in a pass, which come out as numbers
+_LARGEST = 1e15  # what is smaller has products that float32 can hold
+
 
 class Chain:
     """Stages that follow each other from the first draw on, on the CPU, with states as bits.
@@ -27,7 +30,8 @@ class Chain:
 
     def __init__(self, stages: Sequence[Step], lib: Any, first: bits.First | None, above: Sequence[bits.Layer]) -> None:
         self.stages, self.lib, self.first, self.above = stages, lib, first, above
-        self.pictures = [layer.geometry.pooled for layer in (first, *above) if layer][-1]
+        last = [layer for layer in (first, *above) if layer][-1]
+        self.pictures, self.elements = last.geometry.pooled, last.elements
 
     def share(self, z: Tensor) -> tuple[Tensor, torch.dtype]:
         """The product of the first layer, or the inputs with their channels last."""
@@ -37,8 +41,8 @@ class Chain:
         return self.stages[0].product(z).float(), dtype
 
     def rows(self, shared: tuple[Tensor, torch.dtype]) -> int:
-        """How many rows are best drawn in one pass."""
-        return 8192
+        """How many rows are best drawn in one pass: as many as keep tables in use, if their last states fit."""
+        return max(1, min(_ROWS, _NUMBERS // max(1, self.elements)))
 
     def take(self, shared: tuple[Tensor, torch.dtype], some: Tensor) -> tuple[int, Any, torch.dtype]:
         """How many inputs there are, and the thresholds of their units, or their states."""
@@ -85,7 +89,8 @@ def _slots(source: philox.Keyed, inputs: int, samples: int) -> bits.Rows:
 def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
     """The longest chain of stages at the beginning of ``steps``, and its length; None where there is no kernel.
 
-    Nor is there one for inputs or parameters that are not finite: a bit cannot be NaN.
+    Nor is there one for inputs or parameters that are not finite, or so large that products may not be: a bit cannot be
+    NaN.
     """
     dtype = functional.product_dtype(z)
     stages = list(itertools.takewhile(lambda step: isinstance(step, Stage | Crossed), steps))
@@ -93,7 +98,7 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
         return None
     lib = bits.library()
     values = [z, *(v for stage in stages for v in (stage.layer.weight, stage.layer.bias, stage.layer.beta))]
-    if lib is None or not all(v is None or v.isfinite().all() for v in values):
+    if lib is None or not all(v is None or (v.abs() < _LARGEST).all() for v in values):
         return None
     first, above, shape = None, list[bits.Layer](), z.shape[1:]
     if isinstance(stages[0], Stage):
@@ -130,7 +135,7 @@ def _first(stage: Stage, z: Tensor) -> bits.First | None:
     else:
         return None
     k, c = (v.expand(units) if v.dim() == 0 else v.movedim(-1, 0) for v in (k, c))
-    return bits.First(geometry, k, c)
+    return bits.First(geometry, k, c) if min(geometry.pooled) > 0 else None
 
 
 def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
@@ -141,7 +146,7 @@ def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
         known = picture and wiring.groups == 1
     else:
         known = len(shape) == 1 or (picture and stage.flatten)
-    exact = layer.inputs == "binary" and bits.fits(math.prod(weight.shape[1:]))
+    exact = layer.inputs == "binary" and bits.fits(weight)
     if not (known and exact) or (isinstance(stage, Crossed) and blank is None):
         return None
     k, c = stage.line(weight.new_empty((1, *shape)))
@@ -150,6 +155,8 @@ def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
         kernel = int(weight.shape[2]), int(weight.shape[3])
         margins = wiring.margins(kernel)
         geometry = bits.Geometry(shape[1], shape[2], kernel, wiring.stride, wiring.dilation, margins, stage.pool)
+        if min(geometry.pooled) < 1:
+            return None
         if found := bits.widened(geometry, weight):
             geometry, weight, wide = found
     else:

@@ -136,13 +136,16 @@ class Layered:
 
     def product(self, z: Tensor) -> Tensor:
         """w·z with the units last; t itself for a layer of real inputs."""
-        layer, dense = self.layer, isinstance(self.layer.wiring, Dense)
-        if layer.inputs == "real":
-            t = layer.erf_argument(z.flatten(1) if self.flatten else z)
-            return t if dense else t.movedim(-3, -1)
-        self._make(z)
-        if not dense:
-            return firing.product(z, self.weight, layer.wiring).movedim(-3, -1)
+        layer, real = self.layer, self.layer.inputs == "real"
+        if not real:
+            self._make(z)
+        if isinstance(layer.wiring, Convolution):
+            x = layer.erf_argument(z) if real else firing.product(z, self.weight, layer.wiring)
+            if any(side < window for side, window in zip(x.shape[-2:], self.pool, strict=True)):
+                raise ValueError(f"Expected pictures of at least {self.pool} for their pool, but got {x.shape[-2:]}")
+            return x.movedim(-3, -1)
+        if real:
+            return layer.erf_argument(z.flatten(1) if self.flatten else z)
         if self.flatten:
             z = (z.movedim(1, -1) if z.dim() == 4 else z).flatten(1)
         return F.linear(z, self.weight)

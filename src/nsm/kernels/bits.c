@@ -205,19 +205,21 @@ int nsm_first(const Law *law, const float *x, const int64_t *slots, int64_t tile
 #pragma omp parallel num_threads(threads)
     {
         float *e = aligned_alloc(64, (SLOTS * n * sizeof *e + 63) / 64 * 64);
-        if (!e) failed = 1;
-        else
-#pragma omp for
-            for (int64_t tile = 0; tile < tiles; tile++) {
-                for (int l = 0; l < SLOTS; l++)
-                    chances(law, x + slots[tile * SLOTS + l] * law->positions * law->units, e + l * n);
-                const __m512i even = _mm512_mullo_epi32(
-                    _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), _mm512_set1_epi32(n));
-                const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(n));
-                for (int64_t i = 0; i < n; i++)
-                    can[tile * n + i] = store_thresholds(thresholds + (tile * n + i) * SLOTS,
-                        _mm512_i32gather_ps(even, e + i, 4), _mm512_i32gather_ps(odd, e + i, 4));
+#pragma omp for reduction(|: failed) /* that all threads come to, whether they have memory or not */
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            if (!e) {
+                failed = 1;
+                continue;
             }
+            for (int l = 0; l < SLOTS; l++)
+                chances(law, x + slots[tile * SLOTS + l] * law->positions * law->units, e + l * n);
+            const __m512i even = _mm512_mullo_epi32(
+                _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), _mm512_set1_epi32(n));
+            const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(n));
+            for (int64_t i = 0; i < n; i++)
+                can[tile * n + i] = store_thresholds(thresholds + (tile * n + i) * SLOTS,
+                    _mm512_i32gather_ps(even, e + i, 4), _mm512_i32gather_ps(odd, e + i, 4));
+        }
         free(e);
     }
     return failed;
@@ -410,32 +412,35 @@ int nsm_layer(const Layer *layer, const Noise *noise, const uint32_t *below, int
         Scratch scratch = {aligned_alloc(64, together * n * 64), aligned_alloc(64, (together * n * 4 + 63) / 64 * 64),
                            aligned_alloc(64, (under * 4 + 63) / 64 * 64),
                            aligned_alloc(64, together * pictures * picture * 64)};
-        if (!scratch.thresholds || !scratch.can || !scratch.turned || !scratch.index) failed = 1;
-        else
-#pragma omp for schedule(dynamic)
-            for (int64_t first = 0; first < noise->groups; first += together) {
-                int64_t here = noise->groups - first < together ? noise->groups - first : together;
-                uint32_t *to = bits + first * n;
-                for (int64_t g = 0; g < here; g++) {
-                    const uint32_t *states = below + (first + g) % tiles * under;
-                    __m512i *index = scratch.index + g * pictures * picture;
-                    index_states(layer, states, index);
-                    if (layer->bytes) {
-                        turn(noise, first + g, layer->bytes, layer->bound, states, under, scratch.turned);
-                        index_states(layer, scratch.turned, index + picture);
-                    }
-                }
-                if (law->window == 1) {
-                    for (int64_t unit = 0; unit < law->units; unit += UNITS)
-                        for (int64_t item = 0; item < here * law->outputs; item += PLACES)
-                            single(layer, &scratch, picture, unit, item, here * law->outputs, to);
-                } else
-                    for (int64_t item = 0; item < here * law->outputs; item++)
-                        for (int64_t unit = 0; unit < law->units; unit += UNITS)
-                            maximum(layer, &scratch, picture, unit, item, to);
-                for (int64_t g = 0; g < here && !layer->bytes; g++)
-                    draw(noise, first + g, scratch.thresholds + g * n * SLOTS, scratch.can + g * n, n, to + g * n);
+        const int ready = scratch.thresholds && scratch.can && scratch.turned && scratch.index;
+#pragma omp for schedule(dynamic) reduction(|: failed)
+        for (int64_t first = 0; first < noise->groups; first += together) {
+            if (!ready) {
+                failed = 1;
+                continue;
             }
+            int64_t here = noise->groups - first < together ? noise->groups - first : together;
+            uint32_t *to = bits + first * n;
+            for (int64_t g = 0; g < here; g++) {
+                const uint32_t *states = below + (first + g) % tiles * under;
+                __m512i *index = scratch.index + g * pictures * picture;
+                index_states(layer, states, index);
+                if (layer->bytes) {
+                    turn(noise, first + g, layer->bytes, layer->bound, states, under, scratch.turned);
+                    index_states(layer, scratch.turned, index + picture);
+                }
+            }
+            if (law->window == 1) {
+                for (int64_t unit = 0; unit < law->units; unit += UNITS)
+                    for (int64_t item = 0; item < here * law->outputs; item += PLACES)
+                        single(layer, &scratch, picture, unit, item, here * law->outputs, to);
+            } else
+                for (int64_t item = 0; item < here * law->outputs; item++)
+                    for (int64_t unit = 0; unit < law->units; unit += UNITS)
+                        maximum(layer, &scratch, picture, unit, item, to);
+            for (int64_t g = 0; g < here && !layer->bytes; g++)
+                draw(noise, first + g, scratch.thresholds + g * n * SLOTS, scratch.can + g * n, n, to + g * n);
+        }
         free(scratch.thresholds), free(scratch.can), free(scratch.turned), free(scratch.index);
     }
     return failed;

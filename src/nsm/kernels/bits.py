@@ -10,6 +10,7 @@ Blank-out at neurons needs the products of w with z and with ξ z = (z + z')/2, 
 which those that are blanked out are turned round. So u = α w·z + b + w·((ξ − p) z) = (α − p + ½) w·z + ½ w·z' + b.
 """
 
+import math
 from ctypes import POINTER, Structure, byref, c_int, c_int32, c_int64, c_uint32, c_void_p
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,27 +72,30 @@ class _Layer(Structure):
 def digits(weight: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Integers q and steps with w ≈ Σ_d q_d step_d, (count, units, C, kh, kw) and (count, units), both in float64.
 
-    A step is as small as the 16-bit sums allow. With one digit the product's error is a few 10⁻⁴ ‖w‖ √(fan-in)/28, less
-    than that of bfloat16 weights; a second digit divides it by 654.
+    A step is the smallest power of two that the 16-bit sums allow, so that weights of few bits are what they are, and
+    sums of them that are 0 are: with blank-out these have a chance of their own. With one digit the product's error is
+    about 10⁻³ ‖w‖ √(fan-in)/28 at most, less than that of bfloat16 weights; a second digit divides it by 512.
     """
     wide = weight.double()
     steps = _in_steps(wide)  # (units, steps, 5)
     chunks = F.pad(steps.abs().sum(-1), (0, -steps.shape[1] % _CHUNK)).unflatten(1, (-1, _CHUNK)).sum(-1)
     room = _LARGEST - _FIVE * _CHUNK / 2  # each weight may be rounded up by a half
     step = (chunks.amax(1) / room).clamp(min=torch.finfo(torch.float32).tiny)
+    step = step / step.frexp().mantissa
     found, sizes = [], []
     for _ in range(count):
         q = (wide / step[:, None, None, None]).round()
         wide = wide - q * step[:, None, None, None]
         found.append(q)
         sizes.append(step)
-        step = step / (2 * (_LARGEST // (_FIVE * _CHUNK)))  # what is left is at most half a step for each weight
+        step = step / 512  # what is left is at most half a step for each weight: 256 of these, of which 100 are a sum
     return torch.stack(found), torch.stack(sizes)
 
 
-def fits(fan_in: int) -> bool:
-    """Whether the sums of a unit with this fan-in are exact in float32."""
-    return -(-fan_in // (_FIVE * _CHUNK)) * 2 * _LARGEST < 2**24
+def fits(weight: Tensor) -> bool:
+    """Whether the sums of units with these weights, (units, C, kh, kw) or (units, C), are exact in float32."""
+    steps = -(-weight.shape[1] // _FIVE) * math.prod(weight.shape[2:])
+    return -(-steps // _CHUNK) * 2 * _LARGEST < 2**24
 
 
 def _in_steps(weight: Tensor) -> Tensor:
