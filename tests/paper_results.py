@@ -18,7 +18,7 @@ def make_up(folder: Path, share: float = 0.8, seed: int = 0) -> Path:
     (folder / "paper").mkdir(parents=True, exist_ok=True)
     for row in ROWS:
         shown: dict[str, Any] = {
-            key: getattr(row, key) for key in ("table", "data", "model", "paper", "own", "run", "reason")
+            key: getattr(row, key) for key in ("table", "data", "model", "paper", "own", "run", "reason", "note")
         }
         if row.run is None or chance.random() > share:
             rows.append({**shown, "mean": None, "standard_error": None, "n": 0, "quick": False, "values": None})

@@ -25,6 +25,18 @@ def test_it_is_written_and_drawn(result, tmp_path_factory):
     said = figure_percentiles.caption(result)
     assert "first 40 mini-batches of learning (n = 2)" in said
     assert f"NSM {sum(result['networks']['NSM']['movement']) / 2:.3f} ± " in said
+    assert f"at last NSM {figure_percentiles.mean_errors(result['networks']['NSM'])[-1]:.1f} ± " in said
+
+
+def test_looking_at_the_test_digits_changes_nothing(monkeypatch):
+    """Percentiles of later mini-batches are those of a network that nobody looked at."""
+    digits, test = (data.load("mnist", split) for split in ("train+validation", "test"))
+    recipe, test = replace(PI_MNIST, num_samples=2), replace(test, stored=test.stored[:100], labels=test.labels[:100])
+    looked, errors = figure_percentiles._learn(recipe, digits, test, 22)
+    assert len(errors) == 1
+    assert errors[0] < 80  # of ten classes; a network that has not learned has 90
+    monkeypatch.setattr(figure_percentiles, "EVERY", 1000)
+    assert torch.equal(figure_percentiles._learn(recipe, digits, test, 22)[0], looked)
 
 
 def test_the_first_percentiles_are_those_of_the_start(result):
@@ -57,3 +69,4 @@ def test_movement_is_in_units_of_the_first_spread():
     moved = torch.tensor([[[-2.0, 0.0, 2.0], [-4.0, 2.0, 4.0]]])
     assert figure_percentiles._movement(still).tolist() == [0]
     assert figure_percentiles._movement(moved).tolist() == [0.5]  # (0 + (2 + 2 + 2)/3/2)/2
+    assert figure_percentiles._distance(moved).tolist() == [1.0]

@@ -124,6 +124,24 @@ def test_marks_are_counted_of_the_rows_that_the_paper_has(page, results):
     assert any(row["own"] and row["paper"] is not None and row["mean"] is not None for row in rows)  # and it matters
 
 
+def test_rows_of_ours_marks_and_what_must_be_known_are_explained(page, results):
+    assert escape(report.KEY) in page
+    rows = json.loads((results / "paper.json").read_text())["rows"]
+    known = {row["note"] for row in rows if row["note"] and row["mean"] is not None}
+    assert known
+    for note in known:
+        assert page.count(escape(note)) >= 1
+    assert page.count('class="mark" role="img" aria-label="') == sum(page.count(f">{sign}</span>") for sign in "▲≈▼")
+
+
+def test_quick_rows_are_compared_with_nothing(tmp_path):
+    plain = {"table": "table1", "data": "PI MNIST", "paper": 1.0, "run": None, "n": 2, "standard_error": 0.1}
+    write(tmp_path / "paper.json", {"rows": [{**plain, "model": "NSM", "mean": 9.0, "quick": True}]})
+    text = report.page(gather(tmp_path))
+    assert "These are quick versions, to be compared with nothing." in text
+    assert Reader(text).tables["rows-table1"][-1] == ["NSM", "1", "9.00 ± 0.10 (quick)", "2", "–"]
+
+
 def test_a_reason_stands_once_below_the_rows_it_is_of(tmp_path):
     rows = [
         ("EMNIST", "a", "no files"),
@@ -145,10 +163,11 @@ def test_figures_stand_in_the_page_with_what_is_seen(page, results):
     for name, found in gather(results).records.items():
         if name in report.FIGURES:
             caption = report.FIGURES[name][3](found)
-            assert f"<figcaption>{label(found)}{escape(caption)}" in page
+            assert f'<figcaption id="seen-{name}">{label(found)}{escape(caption)}' in page
             assert f"n = {found.get('seeds', 2 if name == 'convergence' else 5)}" in caption
     for image in images:
         assert image["alt"]
+        assert f'id="{image["aria-describedby"]}"' in page
         kind, data = image["src"].split(",")
         assert kind == "data:image/svg+xml;base64"
         assert b"<svg" in base64.b64decode(data)
@@ -319,5 +338,22 @@ def test_the_page_of_the_repository_fits_the_screen(own, tmp_path, width):
     assert int(scroll) <= width
     assert int(images) == len(report.FIGURES)
     assert float(right) <= width
-    scrolls = ["grid-operations", "figure-statistics", "figure-precision"]  # on a phone
+    scrolls = ["grid-operations", *(f"figure-{name}" for name in report.FIGURES)]  # on a phone, to be legible
     assert clipped == (scrolls if width < 400 else [])
+
+
+@chromium
+def test_the_tables_of_the_repository_are_its_results(own, tmp_path):
+    dom, said = browse(own, tmp_path)
+    assert said == []
+    assert without_groups(Reader(dom).tables) == expected(ROOT / "results")
+
+
+@chromium
+def test_the_page_is_printed(own, tmp_path):
+    paper = tmp_path / "report.pdf"
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               f"--print-to-pdf={paper}", own.as_uri()]  # fmt: skip
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert paper.read_bytes().startswith(b"%PDF")
+    assert 5 <= len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 40

@@ -28,7 +28,7 @@ class Estimate:
         return Estimate(self.mean - other.mean, math.hypot(self.error, other.error))
 
     def __str__(self) -> str:
-        digits = 3 if self.error < 0.1 else 2
+        digits = 3 if self.error < 0.1 and abs(self.mean) < 10 else 2
         return f"{self.mean:+.{digits}f} ± {self.error:.{digits}f}"
 
     @property

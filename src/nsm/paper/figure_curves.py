@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHORT: dict[str, str] = {"ReLU network": "ReLU"}
+MARKERS = {
+    "NSM": "o", "NSM, harder inputs": "s", "NSM, harder inputs, no biases": "D", "StNN": "^", "ReLU": "v",
+    "additive noise": "x",
+}  # fmt: skip
 
 
 def draw_scaling(record: dict[str, Any]) -> "Figure":
@@ -25,7 +29,8 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
                 [factor for factor, _ in points],
                 [found["mean"] for _, found in points],
                 [found["standard_error"] or 0 for _, found in points],
-                color=COLORS[short], linestyle=STYLES[short], marker="o", markersize=4, capsize=3, label=name,
+                color=COLORS[short], linestyle=STYLES[short], marker=MARKERS[short], markersize=4, capsize=3,
+                label=name,
             )  # fmt: skip
         panel.set(xscale="log", xlabel=f"factor of the {way} of hidden layers")
         logarithmic(panel)
@@ -44,7 +49,7 @@ def caption_scaling(record: dict[str, Any]) -> str:
         tenth.append(f"{name} {plain['mean']:.2f} → {ways['weights']['0.1']['mean']:.2f} %")
         most.append(f"{name} {plain['mean']:.2f} → {largest['mean']:.2f} %")
     return (
-        f"Test error of trained networks whose hidden layers are multiplied by × 0.01 to × 100 at inference, n = "
+        f"Test error, after the last epoch, of networks whose hidden layers are multiplied by × 0.01 to × 100, n = "
         f"{_networks(record)}; bars are one standard error. Left, weights alone: with × 0.1 {', '.join(tenth)}. Right, "
         f"weights and biases together: with the worst factor {', '.join(most)}."
     )

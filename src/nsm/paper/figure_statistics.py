@@ -246,9 +246,9 @@ def caption(result: dict[str, Any]) -> str:
     return (
         f"The same start and mini-batches for all, n = {result['seeds']}; curves are means of {WINDOW} mini-batches. "
         f"From above: the weights after {result['steps']} mini-batches ({epochs:.2g} epochs of the recipe's "
-        f"{recipe['epochs']}), whose standard deviation is, over the layers, {', '.join(grown)} of the first; their "
-        f"mean; the mean of their gradient, at most {', '.join(far)} from 0 and none in the last, where the "
-        f"classes' cancel; the cosine of the angle with the NSM's "
+        f"{recipe['epochs']}) of the first start, whose standard deviation is, over the layers, {', '.join(grown)} of "
+        f"what it was; their mean; the mean of their gradient, at most {', '.join(far)} from 0 and none in the last, "
+        f"where the classes' cancel; the cosine of the angle with the NSM's "
         f"gradient, along the networks' own trajectories (last third, mean of the layers: BinConcrete "
         f"{last['own/BinConcrete']:.2f}, sigmoid {last['own/sigmoid']:.2f}) and at the NSM's weights (BinConcrete "
         f"{last['same/BinConcrete']:.2f}, another draw of the NSM {last['same/NSM']:.2f}, sigmoid "
@@ -256,10 +256,15 @@ def caption(result: dict[str, Any]) -> str:
     )
 
 
-def layer_cosines(result: dict[str, Any], name: str) -> dict[str, float]:
-    """Of every layer, the mean over the last third of the run."""
-    thirds = {layer: curve[-max(1, len(curve) // 3) :] for layer, curve in result["cosines"][name].items()}
+def last_third(curves: dict[str, list[float]]) -> dict[str, float]:
+    """Of every layer's curve, the mean over the last third of the run."""
+    thirds = {layer: curve[-max(1, len(curve) // 3) :] for layer, curve in curves.items()}
     return {layer: sum(curve) / len(curve) for layer, curve in thirds.items()}
+
+
+def layer_cosines(result: dict[str, Any], name: str) -> dict[str, float]:
+    """Of every layer, the cosine with the NSM's gradient in the last third of the run."""
+    return last_third(result["cosines"][name])
 
 
 def mean_cosine(result: dict[str, Any], name: str) -> float:

@@ -46,6 +46,7 @@ RECORDS = {  # name: file
     "precision": "precision",
     "scaling": "paper/scaling",
     "convergence": "paper/convergence",
+    "online": "online",
 }
 
 
@@ -71,7 +72,7 @@ def _checked(paper: dict[str, Any], path: Path) -> list[dict[str, Any]]:
 
 
 def _not_run(row: Any) -> dict[str, Any]:
-    shown = {name: getattr(row, name) for name in ("table", "data", "model", "paper", "own", "run", "reason")}
+    shown = {name: getattr(row, name) for name in ("table", "data", "model", "paper", "own", "run", "reason", "note")}
     return {**shown, "mean": None, "standard_error": None, "n": 0, "quick": False, "values": None}
 
 
@@ -127,6 +128,20 @@ def reason(row: dict[str, Any]) -> str | None:
     """Why there is no result, where more can be said than that there is none yet."""
     why = row.get("reason")
     return None if row["mean"] is not None or why == Row.reason else why
+
+
+def notes(rows: list[dict[str, Any]]) -> list[str]:
+    """What a reader of some rows must know, with the rows it is of.
+
+    >>> row = {"data": "MNIST", "model": "wBD", "mean": 2.6, "note": "one start"}
+    >>> notes([row, {**row, "model": "BD"}, {**row, "model": "SN", "note": None}, {**row, "mean": None}])
+    ['MNIST wBD, BD: one start']
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["mean"] is not None and row.get("note"):
+            found.setdefault((row["data"], row["note"]), []).append(row["model"])
+    return [f"{data} {', '.join(models)}: {note}" for (data, note), models in found.items()]
 
 
 def percent(row: dict[str, Any]) -> str:

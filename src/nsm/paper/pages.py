@@ -6,7 +6,19 @@ from typing import Any
 
 from nsm.paper import figure_percentiles
 from nsm.paper.claims import RULES_WRITTEN, verdicts
-from nsm.paper.findings import BETTER, EQUAL, MEANING, WORSE, Findings, difference, gather, mark, of_the_paper, ours
+from nsm.paper.findings import (
+    BETTER,
+    EQUAL,
+    MEANING,
+    WORSE,
+    Findings,
+    difference,
+    gather,
+    mark,
+    notes,
+    of_the_paper,
+    ours,
+)
 from nsm.paper.showing import RESULTS
 from nsm.paper.verdict import Verdict
 
@@ -57,7 +69,7 @@ def legend() -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Rows as Markdown: test errors in percent."""
+    """Rows as Markdown, test errors in percent, and what a reader of some must know."""
     lines = ["| table | data | model | paper | ours | n | difference | |", "|---|---|---|---|---|---|---|---|"]
     for row in rows:
         paper = "–" if row["paper"] is None else f"{row['paper']:g}"
@@ -75,7 +87,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             mark(row),
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return lines
+    said = [f"- {_plain(each)}" for each in notes(rows)]
+    return [*lines, "", *said] if said else lines
 
 
 def readme_part(findings: Findings, results: Path = RESULTS) -> str:
@@ -86,10 +99,11 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
     lines = [BEGIN, ""]
     if shown:
         counted = (
-            f"{run} rows of the paper were run, {len(theirs) - run} were not; [docs/paper.md](docs/paper.md) says why. "
+            f"{run} rows of the paper were run (two for its one of scaled weights), {len(theirs) - run} were not; "
+            "[docs/paper.md](docs/paper.md) says why. "
             f"{len(shown) - run} rows above are recipes of ours, beside the paper's figure, with settings chosen on "
-            "validation data by the bNSM ([results/search](results/search)); CIFAR's on CIFAR-10 by networks that "
-            "begin from nothing, Muon's in runs of 60 epochs."
+            "validation data by the bNSM ([results/search](results/search)), but for what is said above; CIFAR's on "
+            "CIFAR-10 by networks that begin from nothing, Muon's in runs of 60 epochs."
         )
         lines += [
             f"Test errors in percent, ± one standard error over n seeds; {legend()} The standard error of a single "

@@ -27,6 +27,7 @@ from nsm.paper.findings import (
     duration,
     gather,
     mark,
+    notes,
     of_the_paper,
     ours,
     percent,
@@ -86,6 +87,16 @@ FIGURES: dict[str, tuple[str, str, Callable[[dict[str, Any]], "Figure"], Callabl
 }
 _ALWAYS = ("data", "network", "unit", "epochs", "batch_size", "lr")  # settings that are shown whatever they are
 _BESIDE = ("steps", "epochs", "seeds", "reach", "rates", "num_samples", "test_digits")  # a figure's own settings
+#: what stands before the tables
+KEY = (
+    "Indented rows in grey are ours: beside the paper's figure, if there is one, other recipes, with settings "
+    "chosen on validation data but for what the notes say. The difference is ours less the paper's. NSM: Neural "
+    "Sampling Machine, bNSM with blank-out (Bernoulli) noise, gNSM with Gaussian noise. PI MNIST: digits without "
+    "their places (permutation-invariant). StNN: stochastic network of sigmoid units. dCNN: deterministic network "
+    "of rectifiers. BD: binary deterministic network (sign, straight-through gradient), wBD with weight "
+    "normalisation. SN: noisy rectifier. BN: the NSM without its noise. STE: straight-through estimator. "
+    "BinConcrete: learned with relaxed states."
+)
 NOISE = "p = 0.25 in convolutions and 0.5 in linear layers (blank-out), σ = 1 (Gaussian)"  # of `nsm.networks`
 
 
@@ -106,6 +117,7 @@ def page(findings: Findings, results: Path | None = None) -> str:
     parts = [
         _header(findings),
         _section("claims", "What the paper says, and what was found", _claims(findings)),
+        f'<section id="tables"><h2>Tables</h2><p><small>{escape(KEY)}</small></p></section>',
         tables,
         _section("figures", "Figures", "".join(_figures(findings, results))),
         _section("operations", "Operations of one inference", _operations(findings)),
@@ -125,13 +137,14 @@ def _header(findings: Findings) -> str:
     links = [("claims", "claims"), *((name, title) for name, (title, _) in TITLES.items())]
     links += [("figures", "figures"), ("operations", "operations"), ("settings", "settings")]
     menu = " · ".join(f'<a href="#{anchor}">{escape(text)}</a>' for anchor, text in links)
+    quick = "These are quick versions, to be compared with nothing. " if any(map(_quick, findings.rows)) else ""
     return (
         "<header><h1>Neural Sampling Machines: the paper, run again</h1>"
         "<p><cite>Inherent Weight Normalization in Stochastic Neural Networks</cite>, Detorakis, Dutta, Khanna, Jerry, "
         "Datta and Neftci, NeurIPS 2019.</p>"
-        f"<p><strong>{run} of {len(findings.rows)} rows were run.</strong> Of the paper's own {len(paper)} it is "
-        f"{theirs}: {counts}. Errors are test errors in percent; ± is one standard error over n seeds; where there is "
-        "one seed, that of a share of the test inputs decides what is equal.</p>"
+        f"<p><strong>{quick}{run} of {len(findings.rows)} rows were run.</strong> Of the paper's own {len(paper)} it "
+        f"is {theirs}: {counts}. Errors are test errors in percent; ± is one standard error over n seeds; where there "
+        "is one seed, that of a share of the test inputs decides what is equal.</p>"
         f"<nav>{menu}</nav></header>"
     )
 
@@ -155,10 +168,10 @@ def _claims(findings: Findings) -> str:
 
 
 def _table(findings: Findings, table: str) -> str:
-    """Every row of a table; what several rows in turn were not run for is said once, after them."""
+    """Every row of a table; what several rows in turn were not run for is said once, after them; then the notes."""
     title, about = TITLES[table]
-    body = []
-    for data, rows in groupby((row for row in findings.rows if row["table"] == table), key=itemgetter("data")):
+    body, shown = [], [row for row in findings.rows if row["table"] == table]
+    for data, rows in groupby(shown, key=itemgetter("data")):
         body.append(f'<tr class="group"><th colspan="5" scope="rowgroup">{escape(data)}</th></tr>')
         for why, alike in groupby(rows, key=reason):
             body += map(_row, alike)
@@ -166,25 +179,32 @@ def _table(findings: Findings, table: str) -> str:
                 body.append(f'<tr class="reason"><td colspan="5">not run: {escape(why)}</td></tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("model", "paper", "ours", "n", "difference"))
     grid = (
-        f'<table class="errors" id="rows-{table}"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+        f'<table class="errors" id="rows-{table}" aria-labelledby="{table}-title"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table>"
     )
-    return _section(table, f"{title}: {about}", f'<div class="wide">{grid}</div>')
+    said = "".join(f"<li>{escape(note)}</li>" for note in notes(shown))
+    beside = f'<ul class="notes">{said}</ul>' if said else ""
+    return _section(table, f"{title}: {about}", f'<div class="wide">{grid}</div>{beside}')
 
 
 def _row(row: dict[str, Any]) -> str:
-    apart, sign = difference(row), mark(row)
+    apart, sign = None if _quick(row) else difference(row), mark(row)
     missing = row["mean"] is None
     said = "not run" if reason(row) else ours(row)
-    beside = f' <span class="mark" title="{MEANING[sign]}">{sign}</span>' if sign else ""
+    beside = f' <span class="mark" role="img" aria-label="{MEANING[sign]}" title="{MEANING[sign]}">{sign}</span>'
     cells = [
         f'<th scope="row">{escape(row["model"])}</th>',
         f"<td>{'–' if row['paper'] is None else format(row['paper'], 'g')}</td>",
-        f'<td class="{"missing" if missing else "ours"}">{escape(said)}{beside}</td>',
+        f'<td class="{"missing" if missing else "ours"}">{escape(said)}{beside if sign else ""}</td>',
         f"<td>{row['n'] or '–'}</td>",
         f"<td>{'–' if apart is None else format(apart, '+.2f')}</td>",
     ]
     kind = "own" if row.get("own") else "of-the-paper"
     return f'<tr class="{kind}">{"".join(cells)}</tr>'
+
+
+def _quick(row: dict[str, Any]) -> bool:
+    return bool(row.get("quick"))
 
 
 def _figures(findings: Findings, results: Path | None) -> Iterator[str]:
@@ -198,8 +218,8 @@ def _figures(findings: Findings, results: Path | None) -> Iterator[str]:
         seen, made = escape(f"{label(found)}{caption(found)}"), escape(", ".join(_made(found)))
         yield (
             f'<figure id="figure-{name}"><h3>{escape(title)}</h3><img alt="{escape(title)}" '
-            f'src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
-            f"<figcaption>{seen} <small>({made})</small></figcaption></figure>"
+            f'aria-describedby="seen-{name}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
+            f'<figcaption id="seen-{name}">{seen} <small>({made})</small></figcaption></figure>'
         )
 
 
@@ -251,7 +271,7 @@ def _settings(findings: Findings) -> str:
         [
             f"<p>Defaults, which stand wherever nothing else is said: {escape(plain)}. NSM units have {NOISE}.</p>",
             _grid("settings", ["run", *head], runs) if runs else "<p>No run is in results/paper yet.</p>",
-            f"<h3>Figures</h3>{_grid('recipes', ['figure', *head], figures)}" if figures else "",
+            f"<h3>Settings of figures</h3>{_grid('recipes', ['figure', *head], figures)}" if figures else "",
             *(_search(name, found) for name, found in findings.searches.items()),
         ]
     )
@@ -318,7 +338,7 @@ def _differences(recipe: dict[str, Any], base: dict[str, Any] | None = None) -> 
 
 
 def _section(anchor: str, title: str, body: str) -> str:
-    return f'<section id="{anchor}"><h2>{escape(title)}</h2>{body}</section>'
+    return f'<section id="{anchor}"><h2 id="{anchor}-title">{escape(title)}</h2>{body}</section>'
 
 
 def _grid(name: str, head: Sequence[str], rows: Sequence[Sequence[str]], escaped: bool = False) -> str:
@@ -330,9 +350,10 @@ def _grid(name: str, head: Sequence[str], rows: Sequence[Sequence[str]], escaped
         if len(cells) == 1:
             body.append(f'<tr class="group"><th colspan="{len(head)}" scope="rowgroup">{cells[0]}</th></tr>')
         else:
-            body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+            first, *rest = cells
+            body.append(f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>")
     return (
-        f'<div class="wide"><table id="grid-{name}"><thead><tr>{top}</tr></thead>'
+        f'<div class="wide"><table id="grid-{name}" aria-label="{name}"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -355,7 +376,9 @@ _PAGE = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
+<main>
 {body}
+</main>
 </body>
 </html>
 """

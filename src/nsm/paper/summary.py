@@ -31,7 +31,14 @@ def write(results: Path, runs: dict[str, Run] | None = None) -> Path:
 def _row(row: Row, run: Run | None, results: Path) -> dict[str, Any]:
     parts = finished(run, results) if run is not None else []
     shown = {"table": row.table, "data": row.data, "model": row.model, "paper": row.paper, "own": row.own}
-    shown |= {"run": row.run, **_EMPTY, "n": 0, "quick": bool(run and run.quick), "reason": row.reason}
+    shown |= {
+        "run": row.run,
+        "note": row.note,
+        **_EMPTY,
+        "n": 0,
+        "quick": bool(run and run.quick),
+        "reason": row.reason,
+    }
     values = [value for part in parts for value in _values(row, part)]
     if run is None or not values:
         return shown

@@ -1,7 +1,10 @@
-"""What can become of a claim of the paper."""
+"""Claims of the paper, and what can become of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from nsm.paper.findings import Findings
 
 CONFIRMED, NOT_CONFIRMED, MIXED, OPEN = "confirmed", "not confirmed", "mixed", "not yet measured"
 
@@ -48,3 +51,37 @@ class Judged:
         if all(self.holds):
             return CONFIRMED
         return MIXED if any(self.holds) else NOT_CONFIRMED
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and how it is judged; made by `claim`."""
+
+    title: str
+    rule: str
+    sources: tuple[str, ...]
+    look: Callable[[Findings], Judged | None]
+
+    def judge(self, findings: Findings) -> Verdict:
+        """What becomes of it."""
+        judged, paper = self.look(findings), " ".join((self.look.__doc__ or "").split())
+        if judged is None:
+            return Verdict(self.title, paper, OPEN, OPEN, self.rule, self.sources)
+        outcome = (judged.verdict, judged.found, self.rule, self.sources, judged.quick, judged.parts)
+        return Verdict(self.title, paper, *outcome)
+
+
+def claim(title: str, rule: str, *sources: str) -> Callable[[Callable[[Findings], Judged | None]], Claim]:
+    """Make a claim of a function that looks at what was found; None where the records it needs are not there.
+
+    Args:
+        title: The claim in a few words; the function's docstring is what the paper says.
+        rule: When it counts as confirmed.
+        sources: Files under results/.
+    """
+    return lambda look: Claim(title, rule, sources, look)
+
+
+def short(*found: dict[str, Any]) -> bool:
+    """Whether a record is of a short version."""
+    return any(each.get("quick") for each in found)
