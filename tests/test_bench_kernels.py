@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import nsm
-from nsm.bench import kernels
+from nsm.bench import inference, kernels
 from nsm.bench.timing import Wrong
-from nsm.kernels import fire_cpu
+from nsm.kernels import bits, fire_cpu
 from nsm.layers import NSMLayer
 
 
@@ -59,3 +59,27 @@ def test_the_noise_of_the_reference_is_that_of_the_kernel(noise, monkeypatch):
     kernel, reference, check = kernels._noisy("cpu", noise)
     check(kernel(), reference())
     assert abs(float(kernel().float().std()) - noise.variance**0.5) < 0.05
+
+
+@pytest.mark.skipif(bits.library() is None, reason="needs a C compiler and AVX-512")
+@pytest.mark.parametrize("site", ["synapse", "neuron"])
+def test_predictions_with_states_as_bits_raced(monkeypatch, site):
+    """A standard deviation of the noise that is off by a tenth is found out, and so is no noise."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    kernel, reference, check = kernels._predict(site)
+    right, expected = kernel(), reference()
+    check(right, expected)
+    net = inference.network(site, "cpu", 3000)
+    learned = [parameter for name, parameter in net.named_parameters() if name.endswith((".beta", ".bias"))]
+    before = [parameter.detach().clone() for parameter in learned]
+    for parameter in learned[:-1]:  # but the last layer's, which has no noise
+        parameter.data.div_(0.9)
+    found = kernel()
+    for parameter, value in zip(learned, before, strict=True):
+        parameter.data.copy_(value)  # the network is that of other tests too
+    with pytest.raises(Wrong, match="probabilities from the same noise"):
+        check(found, expected)
+    with nsm.deterministic(net):
+        found = kernel()
+    with pytest.raises(Wrong, match="probabilities from the same noise"):
+        check(found, expected)

@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -328,6 +329,7 @@ def test_a_reader_that_goes_away():
         ("nsm data sh", "show"),
         ("nsm train emnist-c", "emnist-cnn"),
         ("nsm train mnist-cnn --epochs 3 --bat", "--batch-size"),
+        ("nsm train mnist-cnn --no-b", "--no-bias"),
         ("nsm evaluate runs/x --num", "--num-samples"),
         ("nsm data show mnist --cou", "--count"),
     ],
@@ -344,6 +346,17 @@ def test_the_shell_completes(typed, expected):
     ask = f'{script}\nCOMP_WORDS=({typed})\nCOMP_CWORD={len(words) - 1}\n_nsm\necho "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [expected]
+
+
+def test_every_option_that_completes_is_known(capsys):
+    """Each word of the script is in the help of its command."""
+    assert cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for typed, words in re.findall(r'"([^"]+)"\*\) words="([^"]*)"', script):
+        with contextlib.suppress(SystemExit):
+            cli.main([*typed.split(), "--help"])
+        told = capsys.readouterr().out
+        assert [word for word in words.split() if not re.search(rf"{word}\b(?!-)", told)] == []
 
 
 def test_completion_for_zsh_starts_with_its_bridge(capsys):

@@ -21,7 +21,7 @@ ORDER = [  # a module may import those of earlier rows, and of its own row to th
     ["checkpoint"],
     ["optimizers", "sharding", "processes", "steps", "display", "state", "training"],
     ["evaluation", "paper", "hardware", "bench"],
-    ["completion", "commands", "cli", "demo"],
+    ["completion", "commands", "cli", "demo", "__main__"],
 ]
 RANK = {name: (row, column) for row, names in enumerate(ORDER) for column, name in enumerate(names)}
 

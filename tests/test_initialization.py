@@ -402,4 +402,12 @@ def test_start_from_another_architecture():
         start_from(pi_mnist_mlp(), mnist_cnn(relu))
     with pytest.raises(ValueError, match=r"to have norm0.weight \(96,\), but got nothing"):
         start_from(cifar_cnn(), cifar_cnn(relu, batch_norm=False))
+    with pytest.raises(ValueError, match=r"Expected argument `model` to have biases as `trained` has, but got a layer"):
+        start_from(pi_mnist_mlp(bias=False), pi_mnist_mlp(relu))
+    first = NSMLinear(4, 3)  # behind a plain layer, whose bias is not to be lost either
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), Binarize(0.0), first, nn.Linear(3, 2))
+    trained = nn.Sequential(nn.Linear(4, 4), Binarize(0.0), nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"Expected argument `model` to have 0.bias as `trained` has, but got nothing"):
+        start_from(model, trained)
+    start_from(pi_mnist_mlp(), pi_mnist_mlp(relu, bias=False))
     start_from(pi_mnist_mlp(), pi_mnist_mlp(relu, classes=7))  # what reads the states may be another one

@@ -39,6 +39,9 @@ def _cases(commands: dict[str, Any], typed: str) -> Iterator[tuple[str, list[str
 
 def _options(command: Callable[..., Any]) -> Iterator[str]:
     for name, parameter in inspect.signature(command).parameters.items():
-        names = [field.name for field in fields(Recipe)] if name == "recipe" else [name]
+        names = [name]
+        if name == "recipe":  # a flag is there to change what is so without it
+            on = {field.name for field in fields(Recipe) if getattr(parameter.default, field.name) is True}
+            names = [f"no_{field.name}" if field.name in on else field.name for field in fields(Recipe)]
         if tyro.conf.Positional not in getattr(parameter.annotation, "__metadata__", ()):
             yield from (f"--{one.replace('_', '-')}" for one in names)

@@ -71,12 +71,15 @@ def tensorboard(folder: Path | None) -> Iterator[Callable[[Row], None]]:
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw loss and validation error over epochs."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     left = figure.subplots()
     epochs = [row["epoch"] for row in rows]
     left.plot(epochs, [row["loss"] for row in rows], color="tab:gray", marker=".")
-    left.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
+    left.set(xlabel="epoch", ylim=(0, None))
+    left.set_ylabel("training loss", color="tab:gray")
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     measured = [row for row in rows if row["validation_error"] is not None]
     errors = [100 * row["validation_error"] for row in measured]
     if errors:

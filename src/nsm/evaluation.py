@@ -39,11 +39,12 @@ def evaluate(
         root: folder of the data.
 
     Returns:
-        Error, its standard error, negative log-likelihood, Brier score, expected calibration error and mean number of
-        samples, over all networks and for each; the reliability of all networks together, bin by bin; for recordings
-        cut into windows also the error per recording.
+        Where the run stands; error, its standard error, negative log-likelihood, Brier score, expected calibration
+        error and mean number of samples, over all networks and for each; the reliability of all networks together, bin
+        by bin; for recordings cut into windows also the error per recording.
     """
-    recipe = checkpoint.read(run_dir).recipe
+    saved = checkpoint.read(run_dir)
+    recipe = saved.recipe
     dataset = data.load(recipe.data, split, root).to(_device(recipe.accelerator))
     members, bins = [], torch.zeros(3, 15, dtype=torch.float64)
     for member in range(recipe.seeds):
@@ -55,6 +56,8 @@ def evaluate(
     summary = {name: sum(each[name] for each in members) / len(members) for name in members[0]}
     return {
         "run": str(run_dir),
+        "epoch": saved.progress["epoch"],
+        "epochs": recipe.epochs,
         "data": recipe.data,
         "split": split,
         "n": len(dataset),
@@ -113,7 +116,8 @@ def reliability_diagram(evaluation: dict[str, Any], path: str | Path) -> list[Pa
     above.bar(left, accuracy, width, align="edge", color="tab:blue", edgecolor="white")
     above.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle="--")
     calibration = 100 * evaluation["expected_calibration_error"]
-    above.set(ylabel="accuracy", ylim=(0, 1), title=f"expected calibration error {calibration:.2f} %")
+    of = f"{evaluation['n']} inputs of {evaluation['data']} {evaluation['split']}"
+    above.set(ylabel="accuracy", ylim=(0, 1), title=f"{of}\nexpected calibration error {calibration:.2f} %")
     below.bar(left, count, width, align="edge", color="tab:gray", edgecolor="white")
     below.set(xlabel="confidence", ylabel="inputs", xlim=(0, 1), yscale="log")
     return save_figure(figure, path)

@@ -212,11 +212,17 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     for before, after in zip(old, new, strict=True):
         after.weight.copy_(before.weight)
         after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
-        if after.bias is not None and before.bias is not None:  # b goes with s, and the noises may differ
+        if before.bias is not None:
+            if after.bias is None:
+                raise ValueError("Expected argument `model` to have biases as `trained` has, but got a layer without")
+            # b goes with s, and the noises may differ
             after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
     done = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
+    done |= {name for name, module in source.named_modules() if isinstance(module, NSMLayer)}
     done |= _behind_the_states(source)
     values, wanted = source.state_dict(), model.state_dict()
+    for name in [name for name in values if name.rpartition(".")[0] not in done and name not in wanted]:
+        raise ValueError(f"Expected argument `model` to have {name} as `trained` has, but got nothing")
     for name in [name for name in wanted if name.rpartition(".")[0] not in done]:
         if name not in values or values[name].shape != wanted[name].shape:
             got = tuple(values[name].shape) if name in values else "nothing"

@@ -34,8 +34,8 @@ class Recipe:
         unit: What its hidden units are: the NSM's or a baseline's.
         site: Where the noise of NSM units sits: neuron or synapse.
         draw: How the noise of a synapse is drawn: auto, exact or moments.
-        bias: Give every layer a bias. Without one the law of an NSM unit does not change when its weights alone are
-            scaled. The StNN never has one.
+        bias: Whether every layer has a bias. Without one the law of an NSM unit does not change when its weights alone
+            are scaled. The StNN never has one.
         epochs: Passes through the training data.
         batch_size: Inputs in one step, all processes together.
         lr: Adam's learning rate at the start.
@@ -48,7 +48,7 @@ class Recipe:
         weight_decay: Share of the weights, those of batch norms among them, that every step takes away, times the
             learning rate.
         beta_decay: The same for β, so that noise cannot be learned away.
-        train_beta: Learn β; otherwise it stays as it started.
+        train_beta: Whether β is learned; otherwise it stays as it started.
         label_smoothing: Share of every label that is spread over all classes.
         loss_samples: Samples of every input whose mean softmax the loss is taken of.
         average_epochs: Memory, in epochs, of a running average of the weights, which is measured and kept as the
@@ -63,7 +63,7 @@ class Recipe:
         input_swap: Share of the pixels of every training input that come from another one of its batch, likewise.
         input_flip: Chance of a pixel of ±1 to be flipped, if that raises the loss, in a copy of every training input
             that is learned from beside it; 0 for no copies.
-        initialize: Set β and b of NSM units from 100 inputs before the first step.
+        initialize: Whether β and b of NSM units are set from 100 inputs before the first step.
         init_from: Folder of a run whose trained deterministic network is converted into this one's start; of several
             networks, each takes that of its own seed, as far as there are such.
         imitate: Inputs on which every layer is then fitted to what that network computes there, in place of

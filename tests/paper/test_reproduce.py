@@ -82,6 +82,12 @@ def test_quick_results_are_marked_and_kept_apart(place, monkeypatch, capsys):
     assert "1.36" in shown
 
 
+@pytest.mark.parametrize("place", ["results", "work"])
+def test_a_quick_version_has_folders_of_its_own(tmp_path, place):
+    with pytest.raises(ValueError, match="Expected arguments `work` and `results` to be None for quick=True, but got"):
+        reproduce("table1", quick=True, **{place: tmp_path})
+
+
 def test_what_is_shown_is_compared_with_the_paper(capsys):
     rows = [{"data": "PI MNIST", "model": "NSM", "paper": 1.36, "standard_error": 0.02, "n": 5, "mean": 1.5}]
     rows += [{**rows[0], "model": "StNN", "mean": None, "n": 0, "reason": "no time"}]
@@ -112,7 +118,7 @@ def test_all_is_everything_and_each_can_be_had_alone(place, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("module", "inner", "outcome"),
     [
-        (figure_percentiles, "_networks", {}),
+        (figure_percentiles, "_measure", {}),
         (figure_weights, "_watch", {}),
         (figure_statistics, "_compare", {"step": [], "histograms": {}, "curves": {}, "cosines": {}}),
         (

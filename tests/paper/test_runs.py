@@ -171,6 +171,22 @@ def test_a_result_is_written_only_if_it_is_new_and_says_where_it_was_made(tmp_pa
     assert queue.jobs([RUN], work=work, results=results, seeds=3, together=1) == []
 
 
+def test_a_result_of_another_recipe_is_set_aside_not_replaced(tmp_path):
+    work, path = tmp_path / "work", tmp_path / "paper/small.json"
+    for number, rate in enumerate((1e-3, 2e-3, 3e-3)):
+        run = replace(RUN, name="small", recipe=replace(SMALL, lr=rate))
+        for seed in range(3 - number):
+            part = {"seeds": [seed], "recipe": run.recipe.to_dict(), "seconds": 1.0, "errors": [[2.0]]}
+            made = {"hardware": "A", "python": "3", "platform": "x", "versions": {}, "commit": f"abc{seed}"}
+            folder = part_folder(run, seed, 1, work / str(number))
+            folder.mkdir(parents=True)
+            (folder / runs.PART).write_text(json.dumps({**part, **made}))
+        assert collect(run, work / str(number), tmp_path) is not None
+    kept = [json.loads((path.parent / "stale" / f"small-{k}.json").read_text()) for k in (1, 2)]
+    assert [each["n"] for each in (*kept, json.loads(path.read_text()))] == [3, 2, 1]
+    assert kept[0]["commit"] == "abc0, abc1, abc2"
+
+
 def test_data_of_another_size_are_refused(tmp_path):
     with pytest.raises(DataError, match="Expected mnist to have 5 \\+ 6 inputs for small, but got 60,000 \\+ 10,000"):
         train_part(replace(RUN, sizes=(5, 6)), 0, 1, tmp_path)

@@ -125,6 +125,7 @@ def plot(found: Mapping[str, Any], path: Path) -> list[Path]:
     colours = ["#0072B2" if share <= 1 else "#D55E00" for share in shares]  # told apart by all eyes
     axes.barh(names, shares, color=colours)
     axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(0, 1.08 * max([1, *shares]))
     axes.set_xlabel("measured ÷ goal (left of the line: met)")
     axes.set_title(f"{found.get('hardware') or record.hardware()}", loc="left")
     axes.tick_params(axis="y", labelsize=7)

@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from nsm.commands.saying import Folder, Run, UsageError, check_split, open_console, print_json, whole_imports
+from nsm.commands.saying import (
+    Folder,
+    Run,
+    UsageError,
+    check_split,
+    open_console,
+    print_json,
+    tell_if_unfinished,
+    whole_imports,
+)
 
 Stop = Annotated[float | None, tyro.conf.arg(metavar="CHANCE")]
 
@@ -39,6 +48,7 @@ def evaluate(
     with whole_imports():
         from nsm import evaluation
 
+    tell_if_unfinished(run)
     found = evaluation.evaluate(run, split=split, num_samples=num_samples, seed=seed, stop=confident, root=root)
     drawn = evaluation.reliability_diagram(found, picture or run / "reliability.png")
     if json:
@@ -52,7 +62,7 @@ def evaluate(
     print(f"calibration error    {100 * found['expected_calibration_error']:.2f} %")
     spread = f"over {found['seeds']} seeds" if found["seeds"] > 1 else f"of a share of {found['n']}"
     print(
-        f"{found['n']} inputs of {found['data']} {split}, {found['mean_samples']:.1f} samples each; "
+        f"{found['n']} inputs of {found['data']} {split}, {found['mean_samples']:.4g} samples each; "
         f"± is the standard error {spread}; diagram: {drawn[0]}"
     )
 
@@ -85,6 +95,7 @@ def predict(
     with whole_imports():
         from nsm.evaluation import predict_files
 
+    tell_if_unfinished(run)
     rows = predict_files(run, files, num_samples=num_samples, seed=seed, stop=confident, invert=invert)
     if json:
         print_json(rows)

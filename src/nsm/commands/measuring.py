@@ -62,6 +62,9 @@ def reproduce(
     places: dict[str, Any] = {"root": root, "work": work, "results": results}
     try:
         found = run_again(what, quick=quick, seeds=seeds, processes=processes, ray=ray, say=said, **places)
+    except KeyboardInterrupt as cut:
+        cut.args = ("interrupted; the same command goes on where tables were cut",)
+        raise
     except ValueError as error:
         if not str(error).startswith("Expected Ray"):
             raise
@@ -112,7 +115,8 @@ def report(
         json: Print the rows and the claims as JSON instead of a sentence.
     """
     if not results.is_dir():
-        raise UsageError(f"Expected --results to be a folder of results, but got {results}")
+        hint = "of `nsm reproduce`, with --quick runs/quick/results"
+        raise UsageError(f"Expected --results to be the folder of results {hint}, but got {results}")
     if out.is_dir():
         raise UsageError(f"Expected --out to be a file, but got the folder {out}")
     from nsm.paper import report as paper_report

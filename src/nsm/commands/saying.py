@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,6 +68,16 @@ def bars() -> Iterator[Callable[[str], Callable[[int, int | None], None]]]:
             return lambda done, total: shown.update(task, completed=done, total=total)
 
         yield start
+
+
+def tell_if_unfinished(run: Path) -> None:
+    """Say on stderr if the network of a run has not learned all that it is to learn."""
+    from nsm.checkpoint import read
+
+    saved = read(run)
+    done, epochs = saved.progress["epoch"], saved.recipe.epochs
+    if done < epochs:
+        print(f"nsm: {run} stands in epoch {done + 1} of {epochs}; to go on: nsm resume {run}", file=sys.stderr)
 
 
 def check_split(split: str) -> None:

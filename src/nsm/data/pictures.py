@@ -75,7 +75,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     channels, height, width = shape
     if channels not in (1, 3):
@@ -92,6 +92,8 @@ def _read_picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
             pixels = np.asarray(picture, np.float32) / 255
     except DataError:
         raise
+    except UnidentifiedImageError:  # whose words name no file
+        raise DataError(f"Expected {path} to be a picture, but got something else") from None
     except Exception as error:  # so do Pillow's many decoders
         raise DataError(f"Expected {path} to be a picture, but got: {' '.join(str(error).split())}") from None
     return pixels.reshape(1, height, width, channels).transpose(0, 3, 1, 2)

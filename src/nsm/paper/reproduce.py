@@ -43,12 +43,17 @@ def reproduce(
         ray: Spread parts over a Ray cluster instead.
         root: Folder for data.
         work: Folder of the runs, which are resumed from there. Default: that of `FULL` or `QUICK`.
-        results: Folder of the results. Default: that of `FULL` or `QUICK`; the two must not be one.
+        results: Folder of the results. Default: that of `FULL` or `QUICK`, the only one of a quick version, as for
+            ``work``.
         say: Told what happens.
 
     Returns:
         The rows of the tables that were asked for, what the figures returned, and what was not finished.
     """
+    if quick and (work or results):
+        raise ValueError(
+            f"Expected arguments `work` and `results` to be None for quick=True, but got {work or results}"
+        )
     work, results = (given or usual for given, usual in zip((work, results), QUICK if quick else FULL, strict=True))
     tables = [name for name in TABLES if what in (name, "all")]
     known: dict[str, Run] = {}

@@ -226,7 +226,12 @@ def set_aside(folder: Path) -> None:
     stale = folder.parent.parent / "stale" / folder.parent.name
     stale.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(folder):  # nobody trains there
-        folder.rename(next(to for k in itertools.count(1) if not (to := stale / f"{folder.name}-{k}").exists()))
+        folder.rename(_free(stale / folder.name))
+
+
+def _free(path: Path, suffix: str = "") -> Path:
+    """The first of path-1, path-2, … that is not there."""
+    return next(to for k in itertools.count(1) if not (to := path.with_name(f"{path.name}-{k}{suffix}")).exists())
 
 
 def _data(run: Run, root: Path | None) -> tuple[Dataset, Dataset]:
@@ -292,7 +297,8 @@ def _whole(run: Run, part: dict[str, Any]) -> bool:
 def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
     """Join the finished parts of a run with those of its result, and write what is new; None where there are none.
 
-    A part that the result has already stays, though it was made once more: for its weights, on another machine.
+    A part that the result has already stays, though it was made once more: for its weights, on another machine. A
+    result of another recipe is moved to ``stale`` beside it.
     """
     new = [json.loads(path.read_text()) for path in sorted((work / run.name).glob(f"*/{PART}"))]
     new = sorted((part for part in new if same(run, [part])), key=lambda part: -len(part["seeds"]))
@@ -303,6 +309,11 @@ def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
             chosen.append(part)
     if not chosen:
         return None
+    path = result_path(run.name, results)
+    if path.exists() and not finished(run, results):
+        stale = path.parent / "stale"
+        stale.mkdir(exist_ok=True)
+        path.rename(_free(stale / path.stem, path.suffix))
     chosen.sort(key=lambda part: part["seeds"])
     errors = [statistics.fmean(each) for part in chosen for each in part["errors"]]
     result = {
@@ -313,13 +324,14 @@ def collect(run: Run, work: Path, results: Path) -> dict[str, Any] | None:
         "seconds": sum(part["seconds"] for part in chosen),
         "parts": chosen,
     }
-    return keep(result_path(run.name, results), result, chosen)
+    return keep(path, result, chosen)
 
 
 def keep(path: Path, content: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Write what was made of parts, with their provenance instead of this process's; not if that is there already."""
     made = {key: parts[0][key] for key in ("hardware", "python", "platform", "versions", "commit")}
     made["hardware"] = ", ".join(sorted({part["hardware"] for part in parts}))
+    made["commit"] = ", ".join(dict.fromkeys(part["commit"] for part in parts if part["commit"])) or None
     whole = {**made, **content}
     if not path.exists() or json.loads(path.read_text()) != whole:
         record.write(path, whole)
