@@ -317,7 +317,7 @@ def test_pictures_for_the_cifar_network():
 def test_samples_raced(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(inference, "SAMPLES", 4)
-    setting = inference.Setting("cpu", images=20, rounds=1, passes=1, train=100, batches=(20,), ways=("eager",))
+    setting = inference.Setting("cpu", images=20, rounds=1, passes=1, train=3000, batches=(20,), ways=("eager",))
     found, beside = inference.mc_race(setting)
     assert set(found.best) == {"synapse", "neuron", "dCNN", "dCNN, bf16"}
     assert [way["name"] for way in beside.tried] == [

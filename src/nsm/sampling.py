@@ -3,7 +3,8 @@
 Samples ride on the batch axis, ``chunk_size`` of them in one pass. The input does not change between samples, so
 everything before the first draw, and the first stochastic layer's moments, are computed once. The noise of input i in
 sample k is a function of (seed, k, i) alone (see `nsm.philox`), so an answer does not depend on how samples and inputs
-are cut into passes, nor on which inputs have left early.
+are cut into passes, nor on which inputs have left early; but for the rounding of its sums, where the first layer has
+noise at neurons and is given some inputs that are not −1 and +1, beside which none is then a bit (`nsm.chain`).
 """
 
 import itertools

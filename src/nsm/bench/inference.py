@@ -104,7 +104,7 @@ def _ours(
             if setting.device == "cpu":
                 first = x[:100]
                 slow = by_definition(lambda: sampled(first))
-                most = 2.5e-2 / samples**0.5  # a rounded sum turns a state now and then, in a sample of its own
+                most = 1.5e-2 / samples**0.5  # a rounded sum turns a state now and then, in a sample of its own
                 checks.close(found[: len(first)], slow, most, "probabilities from the same noise", mean=True)
 
         return Contender(f"NSM, {site}, {name}", functools.partial(sampled, x), check, SAMPLES / samples)

@@ -122,7 +122,7 @@ def _mc(device: str, quick: bool) -> Found:
     if device == "cuda":
         setting = inference.Setting("cuda", 10_000, rounds, 20, train=20_000, batches=(10_000,), ways=("compiled",))
     elif quick:
-        setting = inference.Setting("cpu", 100, rounds, 2, train=500, batches=(100,), ways=("eager",))
+        setting = inference.Setting("cpu", 100, rounds, 2, train=3000, batches=(100,), ways=("eager",))
     else:
         setting = inference.Setting("cpu", 1000, rounds, 2, train=3000, batches=(100,))
     found, beside = inference.mc_race(setting)

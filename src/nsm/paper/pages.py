@@ -7,6 +7,7 @@ from typing import Any
 from nsm.paper import figure_percentiles
 from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import (
+    ABBREVIATIONS,
     BETTER,
     EQUAL,
     MEANING,
@@ -111,7 +112,7 @@ def readme_part(findings: Findings, results: Path = RESULTS) -> str:
             "",
             *table(shown),
             "",
-            counted,
+            f"{counted} {_plain(ABBREVIATIONS)}",
         ]
     else:
         lines.append("No row of the paper has been run yet.")

@@ -17,6 +17,7 @@ from nsm import record
 from nsm.paper import figure_curves, figure_percentiles, figure_statistics, figure_weights, precision
 from nsm.paper.claims import RULES_WRITTEN, verdicts
 from nsm.paper.findings import (
+    ABBREVIATIONS,
     BETTER,
     EQUAL,
     MEANING,
@@ -90,12 +91,7 @@ _BESIDE = ("steps", "epochs", "seeds", "reach", "rates", "num_samples", "test_di
 #: what stands before the tables
 KEY = (
     "Indented rows in grey are ours: beside the paper's figure, if there is one, other recipes, with settings "
-    "chosen on validation data but for what the notes say. The difference is ours less the paper's. NSM: Neural "
-    "Sampling Machine, bNSM with blank-out (Bernoulli) noise, gNSM with Gaussian noise. PI MNIST: digits without "
-    "their places (permutation-invariant). StNN: stochastic network of sigmoid units. dCNN: deterministic network "
-    "of rectifiers. BD: binary deterministic network (sign, straight-through gradient), wBD with weight "
-    "normalisation. SN: noisy rectifier. BN: the NSM without its noise. STE: straight-through estimator. "
-    "BinConcrete: learned with relaxed states."
+    "chosen on validation data but for what the notes say. The difference is ours less the paper's. " + ABBREVIATIONS
 )
 NOISE = "p = 0.25 in convolutions and 0.5 in linear layers (blank-out), σ = 1 (Gaussian)"  # of `nsm.networks`
 
