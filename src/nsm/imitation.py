@@ -20,9 +20,9 @@ def imitate(model: nn.Module, trained: nn.Module, batch: Tensor) -> nn.Module:
 
     Weights that read rectified sums mean little to a layer that reads noisy signs, and less with every layer. So layer
     by layer the weights become those by which the states that reach a unit predict, by least squares, the trained
-    pre-activation; t gets a standard deviation of `SPREAD`, and a mean with which the unit fires as often as the
-    trained one is above 0, but neither sign less often than `RAREST`. With a normal t of mean m and standard deviation
-    σ that is P(z = +1) = ½(1 + erf(m/√(1 + 2σ²))).
+    pre-activation; t gets a standard deviation of `SPREAD`, and, by its bias if it has one, a mean with which the unit
+    fires as often as the trained one is above 0, but neither sign less often than `RAREST`. With a normal t of mean m
+    and standard deviation σ that is P(z = +1) = ½(1 + erf(m/√(1 + 2σ²))).
 
     Args:
         model: the network that begins, changed in place.

@@ -77,7 +77,7 @@ def tell_if_unfinished(run: Path) -> None:
     saved = read(run)
     done, epochs = saved.progress["epoch"], saved.recipe.epochs
     if done < epochs:
-        print(f"nsm: {run} stands in epoch {done + 1} of {epochs}; to go on: nsm resume {run}", file=sys.stderr)
+        print(f"{run} stands in epoch {done + 1} of {epochs}; to go on: nsm resume {run}", file=sys.stderr)
 
 
 def check_split(split: str) -> None:
