@@ -95,9 +95,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_a_second_run_is_refused(run, her
         assert f"Expected {folder} to be free, but process {process.pid} on " in said
     assert 0 < checkpoint.read(folder).progress["step"] < 40
     epoch = checkpoint.read(folder).progress["epoch"]
-    status, told, said = here("evaluate", folder, "--num-samples", 1, "--json")
-    assert (status, json.loads(told)["epoch"], json.loads(told)["epochs"]) == (0, epoch, 8)
-    assert said == f"{folder} stands in epoch {epoch + 1} of 8; to go on: nsm resume {folder}\n"
+    worth = nsm("evaluate", str(folder), "--num-samples", "1", "--json", **ONE_CORE)
+    told = json.loads(worth.stdout)
+    assert (worth.returncode, told["epoch"], told["epochs"]) == (0, epoch, 8)
+    assert worth.stderr == f"{folder} stands in epoch {epoch + 1} of 8; to go on: nsm resume {folder}\n"
     done = nsm(*err.split("to go on: nsm ")[1].split(), **ONE_CORE)
     assert done.returncode == 0
     assert done.stdout.startswith(f"{folder}: 8 epochs, training loss ")
