@@ -70,8 +70,8 @@ def test_robustness_to_scaling():
     record["curves"]["NSM"]["weights"]["0.1"] = summary(22.0)
     found = judge("robustness to scaling", scaling=record)
     assert found.verdict == MIXED
-    assert "the same networks change by +20.600 ± 0.000 (n = 5)" in found.found
-    assert "ReLU network 60.00 ± 0.07 %, +58.600 ± 0.000 above as trained" in found.found
+    assert "the same networks change by +20.60 ± 0.00 (n = 5)" in found.found
+    assert "ReLU network 60.00 ± 0.07 %, +58.60 ± 0.00 more than unscaled" in found.found
     assert "without biases" not in found.found
     record["curves"]["NSM, harder inputs, no biases"] = scaled(1.5)
     assert "networks without biases by +0.100 ± 0.000 (n = 5)" in judge("robustness to scaling", scaling=record).found
@@ -86,11 +86,11 @@ def test_additive_noise_is_judged_by_what_scaling_does():
     for record in ({}, {"scaling": scaling(NSM=1.4)}):
         found = judge(title, rows, **record)
         assert found.verdict == OPEN
-        assert "NSM 1.84 ± 0.02 %, additive noise 1.50 ± 0.02 %, difference +0.340 ± 0.028" in found.found
+        assert "NSM 1.84 ± 0.02 %, additive noise 1.50 ± 0.02 %, difference +0.340 ± 0.028 (n = 5 and 5)" in found.found
         assert "additive noise: not yet measured" in found.found
     found = judge(title, rows, scaling=scaling(NSM=1.4, additive_noise=40.0))  # though its error is the lower one
     assert found.verdict == CONFIRMED
-    assert "the NSM changes by +0.000 ± 0.000 at its worst, additive noise by +38.600 ± 0.000" in found.found
+    assert "the NSM changes by +0.000 ± 0.000 at its worst, additive noise by +38.60 ± 0.00" in found.found
     assert judge(title, rows, scaling=scaling(NSM=1.4, additive_noise=1.4)).verdict == NOT_CONFIRMED
 
 
@@ -106,7 +106,10 @@ def test_a_trained_start():
     rows = [row(name, mean, table="table3", data="CIFAR-10") for name, mean in (("bNSM*", 9.4), ("bNSM", 9.43))]
     found = judge("a trained start does not matter", rows)
     assert found.verdict == CONFIRMED
-    assert "CIFAR-10 bNSM: fresh 9.40 ± 0.02 %, trained 9.43 ± 0.02 %, difference +0.030 ± 0.028" in found.parts
+    assert (
+        "CIFAR-10 bNSM: fresh 9.40 ± 0.02 %, trained 9.43 ± 0.02 %, difference +0.030 ± 0.028 (n = 5 and 5)"
+        in found.parts
+    )
     assert "not yet run: CIFAR-10 gNSM, CIFAR-100 bNSM, CIFAR-100 gNSM" in found.parts
     rows += [row(name, mean, table="table3", data="CIFAR-100") for name, mean in (("gNSM*", 34.0), ("gNSM", 36.0))]
     assert judge("a trained start does not matter", rows).verdict == MIXED
@@ -167,7 +170,7 @@ def test_the_twin_is_compared_on_every_data_set():
     ]
     found = judge("better than its deterministic twin", rows)
     assert found.verdict == MIXED
-    assert "CIFAR-10 bNSM* 11.00 ± 0.02 %, dCNN 10.00 ± 0.02 %, +1.000 ± 0.028: worse" in found.parts
+    assert "CIFAR-10 bNSM* 11.00 ± 0.02 %, dCNN 10.00 ± 0.02 %, +1.000 ± 0.028 (n = 5 and 5): worse" in found.parts
 
 
 def test_tuned_twins_are_shown_but_not_judged():
@@ -179,20 +182,23 @@ def test_tuned_twins_are_shown_but_not_judged():
     assert "tuned" not in str(judge("better than its deterministic twin", [*plain, tuned[0]]).parts)
     found = judge("better than its deterministic twin", [*plain, *tuned])
     assert found.verdict == CONFIRMED
-    assert "bNSM, tuned 0.900 ± 0.020 %, dCNN, tuned 0.600 ± 0.020 %, +0.300 ± 0.028: worse" in found.parts[-1]
+    assert (
+        "bNSM, tuned 0.900 ± 0.020 %, dCNN, tuned 0.600 ± 0.020 %, +0.300 ± 0.028 (n = 5 and 5): worse"
+        in found.parts[-1]
+    )
     assert found.parts[-1].startswith("not judged: ")
     assert judge("better than its deterministic twin", tuned).verdict == OPEN
 
 
 def test_few_test_inputs_are_shown_but_not_judged():
-    rows = [row("dCNN", 4.0, 0.4, "N-MNIST", "table2"), row("bNSM", 3.0, 0.3, "N-MNIST", "table2")]
+    rows = [row("dCNN", 4.0, 0.4, "N-MNIST", "table2"), row("bNSM", 2.8, 0.3, "N-MNIST", "table2")]
     title = "better than its deterministic twin"
     assert judge(title, rows).verdict == CONFIRMED
     few = [{**each, "test_inputs": 100} for each in rows]
     assert judge(title, few).verdict == OPEN
     found = judge(title, [*few, row("dCNN", 1.0, data="MNIST"), row("bNSM", 1.5, data="MNIST")])
     assert found.verdict == NOT_CONFIRMED
-    assert found.parts[-1].startswith("not judged: N-MNIST bNSM 3.00 ± 0.30 %")
+    assert found.parts[-1].startswith("not judged: N-MNIST bNSM 2.80 ± 0.30 %")
 
 
 def test_angles_tell_what_the_mean_of_the_layers_hides():

@@ -264,7 +264,7 @@ def test_the_command(results, tmp_path, capsys):
     assert {"claim", "verdict", "found"} == set(said["claims"][0])
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     assert main(["report", "--results", str(tmp_path / "nowhere")]) == 2
-    assert "Expected --results to be a folder" in capsys.readouterr().err
+    assert "Expected --results to be the folder of results of `nsm reproduce`" in capsys.readouterr().err
 
 
 def test_a_broken_file_is_one_line_and_status_3(tmp_path, capsys):

@@ -187,11 +187,12 @@ def _row(row: dict[str, Any]) -> str:
     apart, sign = None if _quick(row) else difference(row), mark(row)
     missing = row["mean"] is None
     said = "not run" if reason(row) else ours(row)
-    beside = f' <span class="mark" role="img" aria-label="{MEANING[sign]}" title="{MEANING[sign]}">{sign}</span>'
+    means = f'role="img" aria-label="{MEANING[sign]}" title="{MEANING[sign]}"' if sign else ""
+    beside = f' <span class="mark" {means}>{sign}</span>' if sign else ""
     cells = [
         f'<th scope="row">{escape(row["model"])}</th>',
         f"<td>{'–' if row['paper'] is None else format(row['paper'], 'g')}</td>",
-        f'<td class="{"missing" if missing else "ours"}">{escape(said)}{beside if sign else ""}</td>',
+        f'<td class="{"missing" if missing else "ours"}">{escape(said)}{beside}</td>',
         f"<td>{row['n'] or '–'}</td>",
         f"<td>{'–' if apart is None else format(apart, '+.2f')}</td>",
     ]
