@@ -146,10 +146,10 @@ def angles(findings: Findings) -> Judged | None:
     return Judged(
         [relaxed >= 0.9 * again, share[low] >= 0.9, smooth < 0.9 * again, own["BinConcrete"] > own["sigmoid"]],
         f"cosine with the NSM's gradient at the same weights, mean of the layers: BinConcrete {relaxed:.2f}, another "
-        f"draw of the NSM {again:.2f}, sigmoid {round(smooth, 2) + 0:.2f}; layer by layer BinConcrete has {share[low]:.2f} ({low}) "
-        f"to {share[high]:.2f} ({high}) of what another draw has; along their own trajectories BinConcrete "
-        f"{own['BinConcrete']:.2f}, sigmoid {own['sigmoid']:.2f} (last third of {record['steps']} mini-batches, "
-        f"n = {record['seeds']})",
+        f"draw of the NSM {again:.2f}, sigmoid {round(smooth, 2) + 0:.2f}; layer by layer BinConcrete has "
+        f"{share[low]:.2f} ({low}) to {share[high]:.2f} ({high}) of what another draw has; along their own "
+        f"trajectories BinConcrete {own['BinConcrete']:.2f}, sigmoid {own['sigmoid']:.2f} (last third of "
+        f"{record['steps']} mini-batches, n = {record['seeds']})",
         record["quick"],
     )
 
