@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path
 def nsm(*arguments, **environment):
     """Run the program; nothing it says may ever be a traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "nsm.cli", *arguments],
+        [sys.executable, "-m", "nsm", *arguments],
         capture_output=True,
         text=True,
         env={**ENVIRONMENT, **environment},
@@ -336,7 +336,7 @@ def test_a_reader_that_goes_away():
 )
 def test_the_shell_completes(typed, expected):
     script = subprocess.run(
-        [sys.executable, "-m", "nsm.cli", "completion", "bash"],
+        [sys.executable, "-m", "nsm", "completion", "bash"],
         capture_output=True,
         text=True,
         check=True,
@@ -357,6 +357,23 @@ def test_every_option_that_completes_is_known(capsys):
             cli.main([*typed.split(), "--help"])
         told = capsys.readouterr().out
         assert [word for word in words.split() if not re.search(rf"{word}\b(?!-)", told)] == []
+
+
+def test_ctrl_c_while_modules_load():
+    """It waits for them; nothing that loads is broken half way."""
+    code = """
+import os, signal, sys
+import nsm.__main__
+class Loading:
+    def find_spec(self, name, *_):
+        if name == "nsm.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Loading())
+sys.argv = ["nsm", "recipes"]
+sys.exit(nsm.__main__.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nsm: interrupted\n")
 
 
 def test_completion_for_zsh_starts_with_its_bridge(capsys):

@@ -53,7 +53,7 @@ def here(capsys):
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "nsm.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "nsm", *map(str, arguments)]
     return subprocess.Popen(
         command, env={**ENVIRONMENT, **ONE_CORE}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

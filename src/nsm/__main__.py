@@ -1,12 +1,16 @@
-"""The command `nsm`, and ``python -m nsm``: Ctrl-C is heard while the rest is still being loaded."""
+"""The command `nsm`, and ``python -m nsm``: Ctrl-C waits until the command line is loaded."""
 
+import signal
 import sys
 
 
 def main() -> int:
     """Load the command line and run it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # some modules that load swallow it half way
+    from nsm.cli import main as run
+
     try:
-        from nsm.cli import main as run
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     except KeyboardInterrupt:
         print("nsm: interrupted", file=sys.stderr)
         return 130
