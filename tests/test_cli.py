@@ -376,6 +376,12 @@ sys.exit(nsm.__main__.main())
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "nsm: interrupted\n")
 
 
+def test_a_picture_is_a_png():
+    assert "Expected --output to be a .png file, but got digits.svg" in fails(
+        2, "data", "show", "mnist", "--output", "digits.svg"
+    )
+
+
 def test_completion_for_zsh_starts_with_its_bridge(capsys):
     assert cli.main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out.startswith("autoload -U +X bashcompinit && bashcompinit")

@@ -119,8 +119,8 @@ def _functions(commands: dict[str, Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _fail(error: object, status: int) -> int:
-    if isinstance(error, OSError) and error.filename is not None:
-        error = f"{error.strerror}: {error.filename}"  # without the number that only a programmer knows
+    if isinstance(error, OSError) and error.strerror:  # without the number that only a programmer knows
+        error = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     text = " ".join(str(error).split()) or type(error).__name__
     ranks = (os.environ.get(name, "0") for name in ("LOCAL_RANK", "SLURM_LOCALID"))
     if set(ranks) == {"0"}:  # of several processes one speaks on every machine: it may be the only one that fails

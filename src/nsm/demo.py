@@ -84,7 +84,10 @@ def draw(
     above, middle, below = rows_of
     _draw_curve(above, rows, result)
     axes = middle.subplots(3, 12, height_ratios=(1, 1, 1.2), squeeze=False)
-    middle.suptitle("votes of 100 samples: the first twelve test digits; below, the least certain of the first 1,000")
+    middle.suptitle(
+        "votes of 100 samples (blue: the true digit) below the digit read and its probability:\n"
+        "the first twelve test digits; below them, the least certain of the first 1,000"
+    )
     for k in range(12):
         _draw_digit(axes[0][k], inputs[k])
         _draw_votes(axes[1][k], found, k, int(labels[k]))

@@ -119,6 +119,8 @@ def data_show(
     entry = find_data(name)
     if count is not None and not 1 <= count <= 400:
         raise UsageError(f"Expected --count to be 1 to 400, but got {count}")
+    if output is not None and output.suffix.lower() != ".png":
+        raise UsageError(f"Expected --output to be a .png file, but got {output}")
     check_split(split)
     from nsm.data import load
     from nsm.data.montage import montage
