@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nsm.paper import pages
-from nsm.paper.findings import gather
+from nsm.paper.findings import gather, mark, ours
 from paper_results import make_up
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,18 +30,32 @@ def test_pages_of_any_results(tmp_path, share):
     assert readme.endswith("\n\nmore\n")
     assert "old" not in readme
     rows = gather(tmp_path / "results").rows
-    beside = [row for row in rows if row["paper"] is not None]
-    run = [row for row in beside if row["mean"] is not None]
+    theirs = [row for row in rows if row["paper"] is not None and not row["own"]]
+    run = [row for row in theirs if row["mean"] is not None]
     assert readme.count("\n| ") == len(run) + (1 if run else 0)
-    theirs, tuned = (sum(row["own"] == own for row in run) for own in (False, True))
-    lacking = sum(not row["own"] and row["mean"] is None for row in beside)
-    counted = f"{theirs} rows of the paper were run (two for its one of scaled weights), {lacking} were not; "
+    counted = f"{len(run)} rows of the paper were run (two for its one of scaled weights), {len(theirs) - len(run)} "
     assert (counted if run else "No row of the paper has been run yet.") in readme
-    assert (f"{tuned} rows above are recipes of ours" in readme) == bool(run)
     for row in run:
-        digits = 3 if row["mean"] < 1 else 2
-        assert f"| {row['paper']:g} | {row['mean']:.{digits}f}" in readme
+        tuned = pages.best(row, rows)
+        assert f"| {row['paper']:g} | {ours(row)} | {row['n']} | {mark(row)} | " in readme
+        assert tuned is None or f" | {ours(tuned)} ({pages.named(tuned['model'])[1]}) | {tuned['n']} | " in readme
     assert all((f"| {row['data']} | " in page) == bool(run) for row in rows)
+
+
+def test_beside_a_row_stands_the_best_of_our_recipes_for_the_same_network(tmp_path):
+    rows = gather(make_up(tmp_path, share=1.0)).rows
+    for model, recipes in {
+        "NSM": {"NSM, tuned", "NSM, harder inputs", "NSM, harder inputs, no biases"},
+        "NSM scaled (weights)": {
+            "NSM, harder inputs, scaled (weights)",
+            "NSM, harder inputs, no biases, scaled (weights)",
+        },
+        "StNN": set(),
+    }.items():
+        row = next(row for row in rows if row["model"] == model)
+        beside = [other for other in rows if other["model"] in recipes]
+        assert len(beside) == len(recipes)
+        assert pages.best(row, rows) == min(beside, key=lambda other: other["mean"], default=None)
 
 
 def test_a_readme_without_its_markers_is_refused():
