@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -194,6 +195,22 @@ with locked({str(tmp_path)!r}):
         other.kill()
     with checkpoint.locked(tmp_path):  # a process that died holds nothing
         assert (tmp_path / "lock").read_text().startswith(f"{os.getpid()} on ")
+
+
+def test_a_process_that_outlives_the_holder_does_not_hold_the_folder(tmp_path):
+    with checkpoint.locked(tmp_path):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        with pytest.raises(BlockingIOError), checkpoint.locked(tmp_path):  # the child's end of it is not ours
+            pass
+    try:
+        with checkpoint.locked(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.fixture

@@ -59,14 +59,16 @@ def test_what_fails_in_the_first_fails():
             on_first(fabric, Path("/nowhere/full").read_bytes)
 
 
-def test_signals_are_noted_and_the_second_acts(tmp_path):
-    before = signal.getsignal(signal.SIGINT)
+def test_signals_are_noted_and_the_second_ctrl_c_acts(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with signals(tmp_path) as came:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-        assert came == [signal.SIGINT]
+        assert came == [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_signals_are_left_alone_without_a_folder_or_in_a_thread(tmp_path):

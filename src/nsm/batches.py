@@ -6,7 +6,6 @@ with the very batch that was next, whatever loads it.
 
 import collections.abc
 import hashlib
-import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sized
@@ -227,9 +226,9 @@ def _are_states(inputs: Tensor) -> bool:
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    """Who signals a group of processes, as a terminal and ``timeout`` do; the parent still needs its batch."""
-    os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Who signals all processes, as a terminal, ``timeout`` and SLURM do: the parent still needs its batch."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import safetensors
 import safetensors.torch
@@ -111,6 +111,9 @@ def check_architecture(checkpoint: Checkpoint, model: nn.Module, run_dir: str | 
 
 # ------------------------------------------------------------------------- writing
 
+_held = set[TextIO]()  # locks, of which processes that load data would keep copies, and may outlive this one
+os.register_at_fork(after_in_child=lambda: [file.close() for file in _held])
+
 
 @contextlib.contextmanager
 def locked(run_dir: str | Path) -> Iterator[Path]:
@@ -131,7 +134,11 @@ def locked(run_dir: str | Path) -> Iterator[Path]:
         file.truncate(0)
         file.write(f"{os.getpid()} on {platform.node()}\n")
         file.flush()
-        yield folder
+        _held.add(file)
+        try:
+            yield folder
+        finally:
+            _held.remove(file)
         file.truncate(0)
 
 

@@ -147,28 +147,28 @@ def is_first_process() -> bool:
 
 @contextlib.contextmanager
 def signals(folder: Path | None) -> Iterator[list[int]]:
-    """The signals that came, where the run can be saved; a second one acts at once, as it would have without us."""
+    """The signals that came, where the run can be saved; a second Ctrl-C acts at once, as it would have without us.
+
+    SIGTERM may come any number of times: ``timeout`` sends it to the process, and then to its group.
+    """
     came: list[int] = []
     if folder is None or threading.current_thread() is not threading.main_thread():
         yield came
         return
-    numbers = signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(number) for number in numbers]
-
-    def restore() -> None:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _: object) -> None:
         came.append(number)
-        restore()
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
-    for number in numbers:
+    for number in before:
         signal.signal(number, note)
     try:
         yield came
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def agree(fabric: Fabric, came: list[int]) -> int:
