@@ -1,12 +1,14 @@
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from nsm.functional import Draw, Site
 from nsm.initialization import convert, initialize, start_from
@@ -402,8 +404,11 @@ def test_start_from_another_architecture():
         start_from(pi_mnist_mlp(), mnist_cnn(relu))
     with pytest.raises(ValueError, match=r"to have norm0.weight \(96,\), but got nothing"):
         start_from(cifar_cnn(), cifar_cnn(relu, batch_norm=False))
+    unbiased = pi_mnist_mlp(bias=False)
+    before = copy.deepcopy(unbiased.state_dict())
     with pytest.raises(ValueError, match=r"Expected argument `model` to have biases as `trained` has, but got a layer"):
-        start_from(pi_mnist_mlp(bias=False), pi_mnist_mlp(relu))
+        start_from(unbiased, pi_mnist_mlp(relu))
+    assert all(torch.equal(value, before[name]) for name, value in unbiased.state_dict().items())
     first = NSMLinear(4, 3)  # behind a plain layer, whose bias is not to be lost either
     model = nn.Sequential(nn.Linear(4, 4, bias=False), Binarize(0.0), first, nn.Linear(3, 2))
     trained = nn.Sequential(nn.Linear(4, 4), Binarize(0.0), nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Linear(3, 2))
@@ -411,3 +416,12 @@ def test_start_from_another_architecture():
         start_from(model, trained)
     start_from(pi_mnist_mlp(), pi_mnist_mlp(relu, bias=False))
     start_from(pi_mnist_mlp(), pi_mnist_mlp(relu, classes=7))  # what reads the states may be another one
+
+
+def test_what_stands_beside_or_behind_the_states_need_not_be_there():
+    """A classifier with computed weights, and a head that nothing calls."""
+    trained = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), weight_norm(nn.Linear(3, 2)))
+    trained[0].register_module("aux", nn.Linear(3, 5))
+    model = start_from(nn.Sequential(NSMLinear(4, 3), nn.Linear(3, 2)), trained)
+    z = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    assert torch.allclose(cast(NSMLinear, model.get_submodule("0")).erf_argument(z), trained[0](z))

@@ -226,9 +226,12 @@ def _are_states(inputs: Tensor) -> bool:
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    """Who signals all processes, as a terminal, ``timeout`` and SLURM do: the parent still needs its batch."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    """Who signals all processes, as a terminal, ``timeout`` and SLURM do: the parent still needs its batch.
+
+    The second SIGTERM ends a worker: the parent sends some to one that does not come back.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Step = Stage | Crossed
 
 _ROWS = 8192  # inputs × samples in one pass: by then a table is looked into often enough
 _NUMBERS = 2**24  # of last states in a pass, which come out as numbers
-_LARGEST = 1e15  # what is smaller has products that float32 can hold
+_LARGEST = 1e9  # what is smaller has products of an input, a weight and β that float32 can hold
 
 
 class Chain:
@@ -108,7 +108,7 @@ def chain(steps: Sequence[Any], z: Tensor) -> tuple[Chain, int] | None:
     elif not (z.abs() == 1).all():  # what is promised of states is not checked of what users give
         return None
     for stage in stages[1:] if first else stages:
-        if (layer := _above(stage, shape, DIGITS[dtype])) is None:
+        if (layer := _above(stage, z.new_empty((1, *shape)), DIGITS[dtype])) is None:
             break
         above.append(layer)
         shape = _shape(stage, layer)
@@ -138,9 +138,9 @@ def _first(stage: Stage, z: Tensor) -> bits.First | None:
     return bits.First(geometry, k, c) if min(geometry.pooled) > 0 else None
 
 
-def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
-    """A stage that reads states, (C,) or (C, H, W); None if it is of a kind that the kernel does not know."""
-    layer, wiring, weight = stage.layer, stage.layer.wiring, stage.layer.weight.detach()
+def _above(stage: Step, z: Tensor, digits: int) -> bits.Layer | None:
+    """A stage that reads states like z, (1, C) or (1, C, H, W); None if it is of a kind without a kernel."""
+    layer, wiring, weight, shape = stage.layer, stage.layer.wiring, stage.layer.weight.detach(), z.shape[1:]
     picture, blank = len(shape) == 3, layer.noise if type(layer.noise) is Bernoulli else None
     if isinstance(wiring, Convolution):
         known = picture and wiring.groups == 1
@@ -149,7 +149,7 @@ def _above(stage: Step, shape: Sequence[int], digits: int) -> bits.Layer | None:
     exact = layer.inputs == "binary" and bits.fits(weight)
     if not (known and exact) or (isinstance(stage, Crossed) and blank is None):
         return None
-    k, c = stage.line(weight.new_empty((1, *shape)))
+    k, c = stage.line(z)  # also for what it says of states that do not fit
     geometry, wide = bits.Geometry(), None
     if isinstance(wiring, Convolution):
         kernel = int(weight.shape[2]), int(weight.shape[3])

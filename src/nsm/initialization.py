@@ -209,25 +209,26 @@ def start_from(model: nn.Module, trained: nn.Module) -> nn.Module:
     shapes = [[tuple(layer.weight.shape) for layer in layers] for layers in (old, new)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"Expected argument `trained` to have hidden layers {shapes[1]}, but got {shapes[0]}")
+    if any(before.bias is not None and after.bias is None for before, after in zip(old, new, strict=True)):
+        raise ValueError("Expected argument `model` to have biases as `trained` has, but got a layer without")
+    done = {name for network in (source, model) for name, m in network.named_modules() if isinstance(m, NSMLayer)}
+    first, behind = _around_the_states(source)
+    values, wanted = source.state_dict(), model.state_dict()
+    for name in [name for name in values if name not in wanted]:
+        if any(name.startswith(f"{module}.") for module in first - done):
+            raise ValueError(f"Expected argument `model` to have {name} as `trained` has, but got nothing")
+    wanted = {name: value for name, value in wanted.items() if name.rpartition(".")[0] not in done | behind}
+    for name, value in wanted.items():
+        if name not in values or values[name].shape != value.shape:
+            got = tuple(values[name].shape) if name in values else "nothing"
+            raise ValueError(f"Expected argument `trained` to have {name} {tuple(value.shape)}, but got {got}")
     for before, after in zip(old, new, strict=True):
         after.weight.copy_(before.weight)
         after.beta.copy_(before.beta.reshape(-1, *[1] * (after.beta.dim() - 1)))
-        if before.bias is not None:
-            if after.bias is None:
-                raise ValueError("Expected argument `model` to have biases as `trained` has, but got a layer without")
-            # b goes with s, and the noises may differ
+        if before.bias is not None and after.bias is not None:  # b goes with s, and the noises may differ
             after.bias.copy_(before.bias * (after.noise.variance / before.noise.variance) ** 0.5)
-    done = {name for name, module in model.named_modules() if isinstance(module, NSMLayer)}
-    done |= {name for name, module in source.named_modules() if isinstance(module, NSMLayer)}
-    done |= _behind_the_states(source)
-    values, wanted = source.state_dict(), model.state_dict()
-    for name in [name for name in values if name.rpartition(".")[0] not in done and name not in wanted]:
-        raise ValueError(f"Expected argument `model` to have {name} as `trained` has, but got nothing")
-    for name in [name for name in wanted if name.rpartition(".")[0] not in done]:
-        if name not in values or values[name].shape != wanted[name].shape:
-            got = tuple(values[name].shape) if name in values else "nothing"
-            raise ValueError(f"Expected argument `trained` to have {name} {tuple(wanted[name].shape)}, but got {got}")
-        wanted[name].copy_(values[name])
+    for name, value in wanted.items():
+        value.copy_(values[name])
     return model
 
 
@@ -252,11 +253,11 @@ def pre_activations(trained: nn.Module, batch: Tensor) -> list[Tensor]:
     return [found[name] for name in modules if name in found]
 
 
-def _behind_the_states(model: nn.Module) -> set[str]:
-    """Names of the modules that are used after the last NSM layer."""
+def _around_the_states(model: nn.Module) -> tuple[set[str], set[str]]:
+    """Names of the modules that are used up to the last NSM layer, and of those behind it."""
     used = [str(node.target) for node in _trace(model).nodes if node.op == "call_module"]
     last = max(k for k, name in enumerate(used) if isinstance(model.get_submodule(name), NSMLayer))
-    return set(used[last + 1 :])
+    return set(used[: last + 1]), set(used[last + 1 :])
 
 
 class _Tracer(fx.Tracer):

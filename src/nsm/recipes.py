@@ -236,6 +236,9 @@ PI_MNIST_TUNED = replace(PI_MNIST, input_dropout=0.3, average_epochs=20)
 #: against the network: the best of results/search/pi-mnist.
 PI_MNIST_HARDER = replace(PI_MNIST, data="mnist-grey", input_level=0.3, input_flip=0.05, average_epochs=20)
 
+#: The same without biases, so that scaling the weights alone changes nothing.
+PI_MNIST_HARDER_UNBIASED = replace(PI_MNIST_HARDER, bias=False)
+
 #: Table 2: the convolutional network on MNIST; every baseline of the table is ``unit=…``.
 MNIST_CNN = Recipe(network="mnist-cnn")
 
@@ -279,6 +282,9 @@ CIFAR10_CNN_MUON = replace(
     weight_decay=0.375,
 )
 
+#: The same in 60 epochs, as it was searched.
+CIFAR10_CNN_MUON_SHORT = replace(CIFAR10_CNN_MUON, epochs=60, schedule_epochs=30, average_epochs=6, weight_decay=0.5)
+
 #: Table 4: the all-convolutional network on DVS Gestures.
 DVS_CNN = Recipe(data="dvsgesture", network="dvs-cnn")
 
@@ -299,6 +305,7 @@ RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
         "The same with inputs cut at random levels and flipped against the network, and averaged weights",
         PI_MNIST_HARDER,
     ),
+    "pi-mnist-harder-unbiased": ("The same without biases", PI_MNIST_HARDER_UNBIASED),
     "pi-mnist-stnn": ("With stochastic sigmoid units (Table 1)", PI_MNIST_STNN),
     "mnist-cnn": ("Convolutional network on MNIST (Table 2)", MNIST_CNN),
     "mnist-cnn-tuned": ("The same with shifted inputs, a larger learning rate and averaged weights", MNIST_CNN_TUNED),
@@ -306,7 +313,15 @@ RECIPES: dict[str, tuple[str, Recipe]] = {  # name: (what it is, recipe)
     "nmnist-cnn": ("Convolutional network on N-MNIST events (Table 2)", NMNIST_CNN),
     "cifar10-cnn": ("All-convolutional network on CIFAR-10 (Table 3)", CIFAR10_CNN),
     "cifar10-cnn-tuned": ("The same with a larger learning rate, weight decay and averaged weights", CIFAR10_CNN_TUNED),
-    "cifar10-cnn-muon": ("The same with its hidden layers changed by Muon, in larger batches", CIFAR10_CNN_MUON),
+    "cifar10-cnn-imitating": (
+        "The same, beginning by imitating a trained network, which init_from names",
+        CIFAR10_CNN_IMITATING,
+    ),
+    "cifar10-cnn-muon": (
+        "cifar10-cnn-tuned with its hidden layers changed by Muon, in larger batches",
+        CIFAR10_CNN_MUON,
+    ),
+    "cifar10-cnn-muon-short": ("The same in 60 epochs", CIFAR10_CNN_MUON_SHORT),
     "cifar100-cnn": ("All-convolutional network on CIFAR-100 (Table 3)", CIFAR100_CNN),
     "dvs-cnn": ("All-convolutional network on DVS Gestures (Table 4)", DVS_CNN),
     "mnist-quick": ("The network of mnist-cnn in two epochs", MNIST_QUICK),

@@ -102,6 +102,16 @@ def test_weights_of_few_bits_are_what_they_are(count, top):
     assert torch.equal((q * step[..., None, None, None]).sum(0), weight.double())
 
 
+def test_tables_are_exact_under_autocast_too():
+    q, _ = bits.digits(torch.randn(5, 13, 3, 1, generator=torch.Generator().manual_seed(0)), 1)
+    plain = bits._tables(q)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(bits._tables(q), plain)
+    states = torch.tensor([[1, -1, -1, 1, 1]], dtype=torch.float64)  # the bits of 25, the first one the lowest
+    first = (q[0, 0, :5, 0, 0] * states).sum()
+    assert plain[0, 0, 0, 0, 25] == first
+
+
 # ------------------------------------------------------------------------- the first layer
 
 

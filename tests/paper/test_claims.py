@@ -44,16 +44,16 @@ def scaling(**lost):
 
 def test_scaled_weights_are_compared_seed_by_seed():
     """Seeds are 0.1 apart; unpaired, a change of 0.05 in each of them would be within the error of 0.07."""
-    assert judge("self-normalisation").verdict == OPEN
-    same = judge("self-normalisation", scaling=scaling(NSM=1.4))
+    assert judge("self-normalisation of weights with their bias").verdict == OPEN
+    same = judge("self-normalisation of weights with their bias", scaling=scaling(NSM=1.4))
     assert same.verdict == CONFIRMED
     assert "changes by +0.000 ± 0.000 with weights and biases × 0.1" in same.found
     record = scaling(NSM=1.45)
-    found = judge("self-normalisation", scaling=record)
+    found = judge("self-normalisation of weights with their bias", scaling=record)
     assert found.verdict == NOT_CONFIRMED
     assert "changes by +0.050 ± 0.000" in found.found
     record["curves"]["NSM"]["rows"]["0.1"]["values"] = [1.2, 1.5, 1.3, 1.6, 1.4]  # ±0.1 in turn
-    assert judge("self-normalisation", scaling=record).verdict == MIXED
+    assert judge("self-normalisation of weights with their bias", scaling=record).verdict == MIXED
 
 
 def test_a_single_network_is_not_compared_with_itself_without_error():
@@ -61,7 +61,9 @@ def test_a_single_network_is_not_compared_with_itself_without_error():
     for factors in record["curves"]["NSM"].values():
         for found in factors.values():
             found.update(standard_error=None, n=1, values=[found["mean"]])
-    assert judge("self-normalisation", scaling=record).verdict == CONFIRMED  # 14 and 14.5 of 1,000 are equal
+    assert (
+        judge("self-normalisation of weights with their bias", scaling=record).verdict == CONFIRMED
+    )  # 14 and 14.5 of 1,000 are equal
 
 
 def test_robustness_to_scaling():
@@ -143,6 +145,8 @@ def test_convergence(worse, verdict):
         assert f"after {unit} {last} " in found.found
     for name in records:
         assert judge(title, **{name: records[name]}).verdict == OPEN
+    few = {"rows": [{"network": "StNN", "bits": bits, "lr": lr} for bits, lr in ((4, 1e-4), (None, 1e-3))]}
+    assert judge(title, **records, precision=few).found.endswith("the StNN's best of those tried is 0.001")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +241,26 @@ def test_sizes_of_weights_and_gradients_are_judged_layer_by_layer():
     assert "size of gradients of the sigmoid network larger in 0 of 4 layers" in found.found
 
 
-@pytest.mark.parametrize(("nsm", "verdict"), [(0.02, CONFIRMED), (0.05, NOT_CONFIRMED)])
-def test_learning_online(nsm, verdict):
+@pytest.mark.parametrize(
+    ("nsm", "best", "verdict"),
+    [(0.02, 3e-4, CONFIRMED), (0.05, 3e-4, MIXED), (0.02, 1e-4, MIXED), (0.05, 1e-3, NOT_CONFIRMED)],
+)
+def test_learning_online(nsm, best, verdict):
+    """A better rate may lie beyond the smallest or the largest that was tried."""
+    tried = {"0.0001": 0.1, "0.0003": 0.1, "0.001": 0.1}
     rows = [
-        {"unit": name, "test_errors": [error - 0.001, error, error + 0.001]}
+        {
+            "unit": name,
+            "test_errors": [error - 0.001, error, error + 0.001],
+            "lr": best,
+            "validation_error_of_each_lr": tried,
+        }
         for name, error in (("bNSM", nsm), ("batch norm", 0.05))
     ]
     found = judge("an online alternative to batch normalisation", online={"rows": rows, "seeds": 3})
     assert found.verdict == verdict
     assert f"NSM {100 * nsm:.2f} ± 0.06 %, batch normalisation 5.00 ± 0.06 %" in found.found
+    assert found.found.endswith(", ".join([f"{best:g} of 0.0001 to 0.001"] * 2))
 
 
 def test_what_is_said_of_the_rules_is_so():
@@ -265,8 +280,8 @@ def test_precision_weighs_rails_and_error():
     def network(name, rails, lost):
         share = {"at_rails": [0.0, rails], "lr": 1e-3 if name == "StNN" else 1e-4}
         return [
-            {"network": name, "bits": 4, "mean": 2 + lost, **share},
-            {"network": name, "bits": None, "mean": 2, **share},
+            {"network": name, "bits": bits, "values": [1.9 + by, 2.1 + by], **share}
+            for bits, by in ((4, lost), (None, 0))
         ]
 
     def precision(nsm):
@@ -278,7 +293,7 @@ def test_precision_weighs_rails_and_error():
     assert judge(title, precision=precision(network("NSM", 0.1, 0.6))).verdict == MIXED
     found = judge(title, precision=precision(network("NSM", 0.4, 0.6)))
     assert found.verdict == NOT_CONFIRMED
-    assert "NSM 40.0 % at the rails, error +0.60 points" in found.found
+    assert "NSM 40.0 % at the rails, error +0.600 ± 0.000 points" in found.found
     assert found.found.endswith("the largest tried, 0.001, was the best for NSM 0 of 2, StNN 2 of 2, ReLU 0 of 2")
 
 

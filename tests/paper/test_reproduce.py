@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import get_args
 import pytest
 
 import nsm
+from data import samples
 from nsm import cli
 from nsm.commands.measuring import What, _comparison
 from nsm.commands.saying import open_console
@@ -164,6 +166,17 @@ def test_a_few_recordings_are_not_taken_for_all(place):
     there = room.with_data([runs["nmnist-bnsm"], runs["nmnist-subset-bnsm"]], place / "data", said.append)
     assert there == [runs["nmnist-subset-bnsm"]]
     assert said == [f"nmnist-bnsm: left out, since {place / 'data'} has 1,000 + 100 recordings of nmnist"]
+
+
+def test_gestures_of_a_few_people_are_not_taken_for_those_of_all(place):
+    run, said = from_rows("table4")["dvs-dcnn"], list[str]()
+    for some, counted in ((range(1, 29), "23 + 5"), (range(2, 30), "22 + 6")):
+        shutil.rmtree(place / "data", ignore_errors=True)
+        samples.write_aedat(place / "data/dvsgesture", some)
+        assert room.with_data([run], place / "data", said.append) == []
+        assert said.pop().endswith(f"has {counted} people's recordings of dvsgesture")
+    samples.write_aedat(place / "data/dvsgesture", range(1, 30))
+    assert room.with_data([run], place / "data", said.append) == [run]
 
 
 def test_wrong_arguments(place, capsys):

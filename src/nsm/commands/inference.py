@@ -61,8 +61,9 @@ def evaluate(
     print(f"Brier score          {found['brier_score']:.4f}")
     print(f"calibration error    {100 * found['expected_calibration_error']:.2f} %")
     spread = f"over {found['seeds']} seeds" if found["seeds"] > 1 else f"of a share of {found['n']}"
+    samples = f"{found['mean_samples']:.1f}".removesuffix(".0")
     print(
-        f"{found['n']} inputs of {found['data']} {split}, {found['mean_samples']:.4g} samples each; "
+        f"{found['n']} inputs of {found['data']} {split}, {samples} samples each; "
         f"± is the standard error {spread}; diagram: {drawn[0]}"
     )
 

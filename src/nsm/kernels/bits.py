@@ -72,7 +72,7 @@ class _Layer(Structure):
 def digits(weight: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Integers q and steps with w ≈ Σ_d q_d step_d, (count, units, C, kh, kw) and (count, units), both in float64.
 
-    A step is the smallest power of two that the 16-bit sums allow, so that weights of few bits are what they are, and
+    A step is a power of two, as small as the 16-bit sums allow, so that weights of few bits are what they are, and
     sums of them that are 0 are: with blank-out these have a chance of their own. With one digit the product's error is
     about 10⁻³ ‖w‖ √(fan-in)/28 at most, less than that of bfloat16 weights; a second digit divides it by 512.
     """
@@ -107,8 +107,8 @@ def _in_steps(weight: Tensor) -> Tensor:
 
 def _tables(q: Tensor) -> Tensor:
     """(digits, units, C, kh, kw) → (digits, units/4, steps, 4, 32), int16: Σ ±q for every pattern of five bits."""
-    signs = (torch.arange(32)[None] >> torch.arange(_FIVE)[:, None] & 1).float() * 2 - 1  # (5, 32)
-    sums = torch.stack([_in_steps(digit) for digit in q]).float() @ signs  # integers, exact
+    signs = (torch.arange(32)[None] >> torch.arange(_FIVE)[:, None] & 1).double() * 2 - 1  # (5, 32)
+    sums = torch.stack([_in_steps(digit.double()) for digit in q]) @ signs  # exact: autocast leaves float64 alone
     sums = F.pad(sums.to(torch.int16), (0, 0, 0, 0, 0, -q.shape[1] % _UNITS))
     return sums.unflatten(1, (-1, _UNITS)).transpose(2, 3).contiguous()
 

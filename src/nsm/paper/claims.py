@@ -14,7 +14,8 @@ RULES_WRITTEN = (
     "other figures had been seen: those of covariate shift, stable weights, gradient angles and fixed precision were "
     "not blind to them, nor was that of operations to their counts. Seven were changed once results had been seen: "
     "that of the deterministic twin (a lower mean, then one lower by two standard errors; now comparable and better "
-    "are judged apart, as the paper says both, and data with few test inputs are not judged), that of additive noise "
+    "are judged apart, as the paper says both, data with few test inputs are not judged, and Table 1's network is), "
+    "that of additive noise "
     "(it compared errors, where the paper speaks of what noise does to the scale of weights), the two of scaling "
     "(they compared networks as if they were not the same ones), that of convergence (it was judged by epochs alone, "
     "where the paper's iteration is a mini-batch), that of gradient angles (it was judged by the mean of the layers "
@@ -23,8 +24,9 @@ RULES_WRITTEN = (
     "results had been seen. Two standard errors decide wherever errors of rows or of scaled networks are called equal "
     "or lower, and in covariate shift; stable weights, convergence, straight-through and binary networks, fixed "
     "precision, gradient angles, the sigmoid network's weights and gradients and the loss over all factors compare "
-    "plain means. Two standard errors of five seeds hold the truth in 88 of 100 cases, of three in 82, so each "
-    "difference stands with its own."
+    "plain means. An interval of two standard errors to either side holds the true mean of five networks in 88 of 100 "
+    "cases, of three in 82, so every difference is given with its standard error; that of single networks counts the "
+    "chance of the test inputs alone, not that of training."
 )
 
 CLAIMS = (

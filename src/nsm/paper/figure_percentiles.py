@@ -6,6 +6,7 @@ units and inputs of the mini-batch are pooled. Each mini-batch is looked at befo
 well the networks know the test digits on the way.
 """
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,6 +105,14 @@ def _movement(curves: Tensor) -> Tensor:
     return _distance(curves) / ((curves[:, 0, 2] - curves[:, 0, 0]) / 2)
 
 
+def in_units_of_t(name: str, network: dict[str, Any]) -> list[float]:
+    """Of each seed, the mean distance of the percentiles from where they began, on the scale of the probability.
+
+    sigmoid(x) is nearest to ½(1 + erf t) for x = 1.702 √2 t, so w·z of an StNN is worth so much less t.
+    """
+    return [far / (1 if name == "NSM" else 1.702 * math.sqrt(2)) for far in network["distance"]]
+
+
 def draw(result: dict[str, Any]) -> "Figure":
     """One panel for each network, a line for each percentile; then the test errors, thin lines being single seeds."""
     from matplotlib.figure import Figure
@@ -141,20 +150,21 @@ def mean_errors(network: dict[str, Any]) -> list[float]:
 def caption(result: dict[str, Any]) -> str:
     """What is seen: how far the percentiles move."""
 
-    def each(pick: Callable[[dict[str, Any]], list[float]], digits: int) -> str:
-        found = {name: of_seeds(pick(network)) for name, network in result["networks"].items()}
+    def each(pick: Callable[[str, dict[str, Any]], list[float]], digits: int) -> str:
+        found = {name: of_seeds(pick(name, network)) for name, network in result["networks"].items()}
         words = {
             name: f"{by.mean:.{digits}f}" + f" ± {by.error:.{digits}f}" * (by.error > 0) for name, by in found.items()
         }
         return ", ".join(f"{name} {said}" for name, said in words.items())
 
-    moved = each(lambda network: network["movement"], 3)
-    ends = each(lambda network: [errors[-1] for errors in network["errors"]], 1)
+    moved, in_t = each(lambda _, network: network["movement"], 3), each(in_units_of_t, 3)
+    ends = each(lambda _, network: [errors[-1] for errors in network["errors"]], 1)
     return (
         f"What makes a unit of the last hidden layer fire, in the first {result['steps']} mini-batches of learning "
         f"(n = {result['seeds']}): the 15th, 50th and 85th percentile over all units and digits, of t in the NSM "
-        f"(left) and of w·z in the StNN (middle), each on its own scale. Mean distance from where they began, in first "
-        f"half-widths of the band: {moved}. Right: the test error in percent, at last {ends}."
+        f"(left) and of w·z in the StNN (middle), each on its own scale. Mean distance from where they began, as a "
+        f"share of half the band's first width: {moved}; on one scale, that of t: {in_t}. Right: the test error in "
+        f"percent, at last {ends}."
     )
 
 

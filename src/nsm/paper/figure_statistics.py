@@ -202,6 +202,9 @@ def draw(result: dict[str, Any]) -> "Figure":
                 panel.plot(result["step"], result["curves"][f"{what}/{name}"][key], **_line(name))
             panel.axhline(0, color="0.6", linewidth=0.6, zorder=0)
             panel.ticklabel_format(axis="y", scilimits=(-2, 3))
+        later = [abs(g) for name in RECIPES for g in result["curves"][f"mean gradient/{name}"][key][1:]]
+        if later:  # the first look is far above all others
+            panels[2].set(ylim=(-1.1 * max(later), 1.1 * max(later)))
         for panel, kind in ((panels[3], "own"), (panels[4], "same")):
             for name in RECIPES:
                 if curve := result["cosines"].get(f"{kind}/{name}"):
@@ -242,16 +245,16 @@ def caption(result: dict[str, Any]) -> str:
         grown.append(f"{name} × {min(ratios):.2f} to {max(ratios):.2f}")
         gradients = [g for curve in result["curves"][f"mean gradient/{name}"].values() for g in curve]
         far.append(f"{name} {max(map(abs, gradients)):.1g}")
-    last = {name: mean_cosine(result, name) for name in result["cosines"]}
+    last = {name: round(mean_cosine(result, name), 2) + 0 for name in result["cosines"]}  # + 0: not −0
     return (
         f"The same start and mini-batches for all, n = {result['seeds']}; curves are means of {WINDOW} mini-batches. "
         f"From above: the weights after {result['steps']} mini-batches ({epochs:.2g} epochs of the recipe's "
         f"{recipe['epochs']}) of the first start, whose standard deviation is, over the layers, {', '.join(grown)} of "
-        f"what it was; their mean; the mean of their gradient, at most {', '.join(far)} from 0 and none in the last, "
-        f"where the classes' cancel; the cosine of the angle with the NSM's "
-        f"gradient, along the networks' own trajectories (last third, mean of the layers: BinConcrete "
-        f"{last['own/BinConcrete']:.2f}, sigmoid {last['own/sigmoid']:.2f}) and at the NSM's weights (BinConcrete "
-        f"{last['same/BinConcrete']:.2f}, another draw of the NSM {last['same/NSM']:.2f}, sigmoid "
+        f"what it was; their mean; the mean of their gradient (at most {', '.join(far)} from 0, in the first "
+        f"{WINDOW} mini-batches, which are cut off; none in the last layer, where the classes' cancel); the cosine of "
+        f"the angle with the NSM's gradient, along the networks' own trajectories (last third, mean of the layers: "
+        f"BinConcrete {last['own/BinConcrete']:.2f}, sigmoid {last['own/sigmoid']:.2f}) and at the NSM's weights "
+        f"(BinConcrete {last['same/BinConcrete']:.2f}, another draw of the NSM {last['same/NSM']:.2f}, sigmoid "
         f"{last['same/sigmoid']:.2f})."
     )
 

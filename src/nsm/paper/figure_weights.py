@@ -126,13 +126,19 @@ def caption(result: dict[str, Any]) -> str:
     networks = result["networks"].items()
     last = {name: of_seeds(network["last_std_ratio_per_seed"]) for name, network in networks}
     grown = ", ".join(f"{name} × {by.mean:.3f}" + f" ± {by.error:.3f}" * (by.error > 0) for name, by in last.items())
-    moved = ", ".join(f"{name} {network['mean_shift'][-1]:+.1g}" for name, network in networks)
+    moved = ", ".join(f"{name} {last_shift(network)}" for name, network in networks)
     return (
         f"Weights of the third layer in {result['epochs']} of the recipe's {PI_MNIST.epochs} epochs of learning, n = "
         f"{result['seeds']}. Above, shares of their distribution in units of their first standard deviation; below, "
-        f"their mean (left) and standard deviation (right). At the end the standard deviation is {grown}, "
-        f"and the mean has moved by {moved} first standard deviations."
+        f"their mean (left, also averaged over networks, which may move either way) and standard deviation (right). At "
+        f"the end the standard deviation is {grown}, and the mean has moved by {moved} first standard deviations."
     )
+
+
+def last_shift(network: dict[str, Any]) -> str:
+    """How far the mean of the weights has moved, in first standard deviations; networks may move either way."""
+    moved = of_seeds(network["last_mean_shift_per_seed"])
+    return f"{moved.mean:+.4f}" + f" ± {moved.error:.4f}" * (moved.error > 0)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ _BESIDE = ("steps", "epochs", "seeds", "reach", "rates", "num_samples", "test_di
 #: what stands before the tables
 KEY = (
     "Indented rows in grey are ours: beside the paper's figure, if there is one, other recipes, with settings "
-    "chosen on validation data but for what the notes say. The difference is ours less the paper's. " + ABBREVIATIONS
+    "chosen on validation data but for what the notes say; those for CIFAR on CIFAR-10. The difference is ours less "
+    "the paper's. " + ABBREVIATIONS
 )
 NOISE = "p = 0.25 in convolutions and 0.5 in linear layers (blank-out), σ = 1 (Gaussian)"  # of `nsm.networks`
 
@@ -138,9 +139,10 @@ def _header(findings: Findings) -> str:
         "<header><h1>Neural Sampling Machines: the paper, run again</h1>"
         "<p><cite>Inherent Weight Normalization in Stochastic Neural Networks</cite>, Detorakis, Dutta, Khanna, Jerry, "
         "Datta and Neftci, NeurIPS 2019.</p>"
-        f"<p><strong>{quick}{run} of {len(findings.rows)} rows were run.</strong> Of the paper's own {len(paper)} it "
-        f"is {theirs}: {counts}. Errors are test errors in percent; ± is one standard error over n seeds; where there "
-        "is one seed, that of a share of the test inputs decides what is equal.</p>"
+        f"<p><strong>{quick}{run} of {len(findings.rows)} rows were run.</strong> Of the paper's own {len(paper)}, "
+        f"{theirs} were run: {counts}. Errors are test errors in percent; ± is one standard error over n seeds. With "
+        "one seed the sampling error of the test inputs decides what is equal; it does not count the chance of "
+        "training.</p>"
         f"<nav>{menu}</nav></header>"
     )
 

@@ -1,12 +1,12 @@
 """What the paper ran, run again: the tables' runs that are not in results yet, and the figures."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from nsm.data.catalogue import find
-from nsm.data.store import data_root, find_files
+from nsm.data.store import data_root, find_files, subject
 from nsm.paper import summary, table1
 from nsm.paper.queue import Job, jobs, work_through
 from nsm.paper.runs import Run
@@ -14,6 +14,7 @@ from nsm.paper.runs import Run
 TABLES = ("table1", "table2", "table3", "table4")
 FIGURES = ("figure-percentiles", "figure-weights", "figure-statistics", "precision", "operations")
 FULL = Path("runs") / "paper", Path("results")  # the folders of runs and of results
+PEOPLE = 23, 6  # whose gestures are learned from and measured
 QUICK = Path("runs") / "quick" / "runs", Path("runs") / "quick" / "results"  # apart, so that they never meet
 
 
@@ -96,15 +97,26 @@ def _work_through(
 
 
 def with_data(runs: list[Run], root: Path | None, say: Callable[[str], None]) -> list[Run]:
-    """The runs whose data are on this machine; of N-MNIST, as many recordings as they ask for."""
+    """The runs whose data are on this machine; of event cameras, as many recordings or people as they ask for."""
     there, place = [], data_root(root)
     for run in runs:
         entry = find(run.recipe.data)
         files = {} if entry.kind == "embedded" else find_files(entry, place)
         if entry.kind != "embedded" and not {"train", "test"} <= set(files):
             say(f"{run.name}: left out, since {entry.name} is not in {place} (nsm data get {entry.name})")
-        elif entry.kind == "nmnist" and (found := (len(files["train"]), len(files["test"]))) != run.sizes:
-            say(f"{run.name}: left out, since {place} has {found[0]:,} + {found[1]:,} recordings of {entry.name}")
+            continue
+        if entry.kind == "nmnist":
+            found, wanted, what = (len(files["train"]), len(files["test"])), run.sizes, "recordings"
+        elif entry.kind == "dvsgesture":
+            found, wanted, what = (_people(files["train"]), _people(files["test"])), PEOPLE, "people's recordings"
+        else:
+            found = wanted = what = None
+        if found is not None and found != wanted:
+            say(f"{run.name}: left out, since {place} has {found[0]:,} + {found[1]:,} {what} of {entry.name}")
         else:
             there.append(run)
     return there
+
+
+def _people(paths: Sequence[Path]) -> int:
+    return len({subject(path) for path in paths} - {None})
