@@ -13,14 +13,17 @@ from nsm.sequential import Sequential
 
 
 @pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("unit", ["bNSM", "dCNN", "wBD", "BN", "batch norm"])
-def test_outputs_and_gradients_are_those_of_the_members(unit, apart, monkeypatch):
+@pytest.mark.parametrize(
+    ("unit", "inputs"), [("bNSM", 4), ("dCNN", 4), ("wBD", 4), ("BN", 4), ("batch norm", 4), ("batch norm", 1)]
+)
+def test_outputs_and_gradients_are_those_of_the_members(unit, inputs, apart, monkeypatch):
     """With the noise off: a unit of each kind, convolutions and buffers included, one by one and by vmap."""
     monkeypatch.setattr(Ensemble, "apart", apart)
     torch.manual_seed(0)
     members = [mnist_cnn(UNITS[unit], classes=3).double() for _ in range(2)]
     both = Ensemble(members)
-    x, labels = torch.randn(2, 4, 1, 28, 28).double().sign(), torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]])
+    x = torch.randn(2, inputs, 1, 28, 28).double().sign()
+    labels = torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]])[:, :inputs]
     with nsm.deterministic(both._template[0]):
         logits = both(x)
         cross_entropy(logits.flatten(0, 1), labels.flatten()).mul(2).backward()

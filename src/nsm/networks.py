@@ -185,7 +185,8 @@ class OnlineBatchNorm1d(nn.BatchNorm1d):
             rate, away = self.momentum or 0.1, input[0].float() - self.running_mean
             self.running_mean += rate * away
             self.running_var += rate * ((1 - rate) * away.square() - self.running_var)
-        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        mean, var = self.running_mean.clone(), self.running_var.clone()  # what the gradient is of, whoever goes on
+        return functional.batch_norm(input, mean, var, self.weight, self.bias, eps=self.eps)
 
 
 # ------------------------------------------------------------------------- architectures

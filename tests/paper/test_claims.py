@@ -260,7 +260,7 @@ def test_learning_online(nsm, best, verdict):
     found = judge("an online alternative to batch normalisation", online={"rows": rows, "seeds": 3})
     assert found.verdict == verdict
     assert f"NSM {100 * nsm:.2f} ± 0.06 %, batch normalisation 5.00 ± 0.06 %" in found.found
-    assert found.found.endswith(", ".join([f"{best:g} of 0.0001 to 0.001"] * 2))
+    assert found.found.endswith(" and ".join([f"{best:g} (tried from 0.0001 to 0.001)"] * 2))
 
 
 def test_what_is_said_of_the_rules_is_so():

@@ -23,13 +23,13 @@ def test_the_pages_of_the_repository_are_those_of_its_results():
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_pages_of_any_results(tmp_path, share):
     (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text(f"# Title\n\n{pages.BEGIN}\nold\n{pages.END}\n\nmore\n")
+    (tmp_path / "README.md").write_text(f"# Title\n\n{pages.BEGIN}\nfrom before\n{pages.END}\n\nmore\n")
     make_up(tmp_path / "results", share)
     pages.main(tmp_path)
     readme, page = (tmp_path / "README.md").read_text(), (tmp_path / "docs" / "paper.md").read_text()
     assert readme.startswith("# Title\n\n")
     assert readme.endswith("\n\nmore\n")
-    assert "old" not in readme
+    assert "from before" not in readme
     rows = gather(tmp_path / "results").rows
     theirs = [row for row in rows if row["paper"] is not None and not row["own"]]
     run = [row for row in theirs if row["mean"] is not None]

@@ -120,7 +120,7 @@ def test_marks_are_counted_of_the_rows_that_the_paper_has(page, results):
              if (row["data"], row["model"]) in models for sign in shown[2] if sign in "▲≈▼"]  # fmt: skip
     counts = ", ".join(f"{signs.count(sign)} {sign} {word}" for sign, word in MEANING.items())
     assert f"{len(run)} of {len(ROWS)} rows were run." in page
-    assert f"Of the paper's own {len(theirs)} it is {len(models)}: {counts}." in page
+    assert f"Of the paper's own {len(theirs)}, {len(models)} were run: {counts}." in page
     assert any(row["own"] and row["paper"] is not None and row["mean"] is not None for row in rows)  # and it matters
 
 

@@ -409,8 +409,9 @@ int nsm_layer(const Layer *layer, const Noise *noise, const uint32_t *below, int
     int failed = 0;
 #pragma omp parallel num_threads(noise->threads)
     {
-        Scratch scratch = {aligned_alloc(64, together * n * 64), aligned_alloc(64, (together * n * 4 + 63) / 64 * 64),
-                           aligned_alloc(64, (under * 4 + 63) / 64 * 64),
+        const int64_t drawn = layer->bytes ? 1 : together * n, blanked = layer->bytes ? under : 1; /* what is in use */
+        Scratch scratch = {aligned_alloc(64, drawn * 64), aligned_alloc(64, (drawn * 4 + 63) / 64 * 64),
+                           aligned_alloc(64, (blanked * 4 + 63) / 64 * 64),
                            aligned_alloc(64, together * pictures * picture * 64)};
         const int ready = scratch.thresholds && scratch.can && scratch.turned && scratch.index;
 #pragma omp for schedule(dynamic) reduction(|: failed)

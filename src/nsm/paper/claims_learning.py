@@ -197,8 +197,10 @@ def online(findings: Findings) -> Judged | None:
     for row in record["rows"]:
         rates = sorted(map(float, row["validation_error_of_each_lr"]))
         inside.append(rates[0] < row["lr"] < rates[-1])
-        ends.append(f"{row['lr']:g} of {rates[0]:g} to {rates[-1]:g}")
-    difference = f"difference {nsm - other} (n = {record['seeds']}); best rates on validation digits {', '.join(ends)}"
+        ends.append(f"{row['lr']:g} (tried from {rates[0]:g} to {rates[-1]:g})")
+    difference = (
+        f"difference {nsm - other} (n = {record['seeds']}); best rates on validation digits {' and '.join(ends)}"
+    )
     return Judged([(nsm - other).negative, *inside], f"{', '.join(words)}, {difference}")
 
 

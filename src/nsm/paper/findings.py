@@ -16,8 +16,8 @@ ABBREVIATIONS = (
     "NSM: Neural Sampling Machine, bNSM with blank-out (Bernoulli) noise, gNSM with Gaussian noise. PI MNIST: "
     "permutation-invariant, the network is not told which pixels are neighbours. StNN: stochastic network of sigmoid "
     "units. dCNN: deterministic network of rectifiers. BD: binary deterministic network (sign, straight-through "
-    "gradient), wBD with weight normalisation. SN: noisy rectifier. BN: the NSM without its noise. STE: straight-through "
-    "estimator. BinConcrete: learned with relaxed states. *: from scratch, not from the trained dCNN."
+    "gradient), wBD with weight normalisation. SN: noisy rectifier. BN: the NSM without its noise. STE: "
+    "straight-through estimator. BinConcrete: learned with relaxed states. *: from scratch, not from the trained dCNN."
 )
 _FIELDS = {"table", "data", "model", "paper", "mean", "standard_error", "n"}  # that a row cannot be shown without
 
