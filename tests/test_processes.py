@@ -283,7 +283,7 @@ SRUN = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
         (TORCHRUN, {"devices": 4}, r"that torchrun started, 2 on this machine, but got 4 and 1"),
         (SRUN, {"devices": 2}, r"to make the 4 processes that srun started, 2 on this machine, but got 2 and 1"),
         ({"SLURM_NTASKS": "2"}, {"devices": 2}, r"Expected srun to be told --ntasks-per-node=2, but got no such"),
-        ({}, {"devices": 10_000}, r"`devices` to be at most \d+, the CPU cores here, but got 10000"),
+        ({}, {"devices": 10_000}, r"`devices` to be at most the \d+ CPU cores here, but got 10000"),
         ({}, {"num_nodes": 2}, r"`num_nodes` to be 1 without torchrun or srun, but got 2"),
         (SRUN | {"SLURM_JOB_NAME": "interactive"}, {"num_nodes": 2}, r"`num_nodes` to be 1 without torchrun or srun"),
     ],
