@@ -53,9 +53,7 @@ def processes(recipe: Recipe) -> Iterator[Fabric]:
     there = torch.cuda.device_count() if accelerator == "cuda" else os.cpu_count() or 1  # a process for each
     if recipe.devices > there:
         kind = "CUDA devices" if accelerator == "cuda" else "CPU cores"
-        raise ValueError(
-            f"Expected argument `devices` to be at most {there}, the {kind} here, but got {recipe.devices}"
-        )
+        raise ValueError(f"Expected argument `devices` to be at most the {there} {kind} here, but got {recipe.devices}")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it has nothing to say that a run does not show
     alone = recipe.world_size == 1 and recipe.strategy == "ddp"  # shares need a process group, if of one
     together = sharding.strategy(recipe.world_size) if recipe.strategy == "fsdp" else "ddp"
