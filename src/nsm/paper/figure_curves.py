@@ -19,7 +19,7 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
     """Error of trained networks whose hidden weights are multiplied: weights alone, and weights with biases."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, way in zip(panels, ("weights", "weights and biases"), strict=True):
         for name, ways in record["curves"].items():
@@ -35,7 +35,7 @@ def draw_scaling(record: dict[str, Any]) -> "Figure":
         panel.set(xscale="log", xlabel=f"factor of the {way} of hidden layers")
         logarithmic(panel)
     panels[0].set_ylabel("test error (%)")
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False)
     title = f"{label(record)}PI-MNIST, scaled weights of trained networks, n = {_networks(record)}"
     figure.suptitle(title, fontsize=10)
     return figure
