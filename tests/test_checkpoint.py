@@ -294,3 +294,29 @@ def test_a_hundred_kills(tmp_path):
 
 def test_a_few_kills(tmp_path):
     assert kill_and_resume(3, tmp_path, seed=1)["kills"] == 3
+
+
+class Device(nsm.Noise):
+    """A noise of one's own, which says no more than it must."""
+
+    @property
+    def mean(self) -> float:
+        return 1.0
+
+    @property
+    def variance(self) -> float:
+        return 0.25
+
+    def sample(self, shape, *, generator=None, device=None, dtype=None):
+        return nsm.Gaussian(0.5).sample(shape, generator=generator, device=device, dtype=dtype)
+
+
+def test_networks_with_noise_of_ones_own_are_loaded_and_resumed(tmp_path):
+    def made(noise):
+        return net(unit=lambda i, o: nsm.NSMLinear(i, o, noise=noise))
+
+    fit(made(Device()), tiny(), TINY, run_dir=tmp_path)
+    fit(made(Device()), tiny(), TINY, run_dir=tmp_path, resume=True)
+    assert nsm.load(tmp_path, model=made(Device()))(torch.ones(1, 1, 4, 8)).shape == (1, 2)
+    with pytest.raises(CheckpointError, match=r"noise=Device\(mean=1, variance=0.25\).*but got .*Gaussian"):
+        nsm.load(tmp_path, model=made(nsm.Gaussian(0.5)))

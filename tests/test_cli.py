@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -90,6 +91,23 @@ def test_help_teaches():
 )
 def test_wrong_words(arguments, said):
     assert said in fails(2, *arguments)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_wrong_words_on_a_terminal(both):
+    """Where stdout is one, what is said is not coloured, wherever stderr goes."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "nsm", "train", "mnist-quick", "--epohcs", "3"]
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color"}
+    said = theirs if both else subprocess.PIPE
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=said, env=environment) as process:
+        _, err = process.communicate(timeout=60)
+        err = os.read(ours, 10_000).replace(b"\r\n", b"\n") if both else err
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 2
+    expected = "nsm: Unrecognized options: --epohcs, 3; did you mean --epochs? (see nsm train mnist-quick --help)\n"
+    assert err.decode() == expected
 
 
 def test_no_command_is_a_usage_error():

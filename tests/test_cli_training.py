@@ -179,7 +179,8 @@ def test_what_cannot_be_trained(here, tmp_path):
     for status, arguments, said in (
         (2, ["mnist-cnn", "--cuda-graph", "--accelerator", "cpu"], "`cuda_graph` to be False on the CPU"),
         (2, ["mnist-cnn", "--network", "cifar-cnn"], "`data` to be RGB for cifar-cnn, but got mnist"),
-        (3, ["mnist-cnn", "--train-split", "tran"], "`split`"),
+        (2, ["mnist-cnn", "--train-split", "tran"], "Expected --train-split to be of train, validation, test, joined"),
+        (2, ["mnist-cnn", "--validation-split", "test+test"], "Expected --validation-split to be of train"),
         (4, ["cifar10-cnn", "--root", tmp_path], "nsm data get cifar10"),
         (4, ["mnist-cnn", "--init-from", tmp_path / "nowhere", "--accelerator", "cpu"], "to hold a run"),
     ):
@@ -200,6 +201,9 @@ def test_recipes(here):
     assert all(name in here("recipes")[1] for name in RECIPES)
     shown = json.loads(nsm("recipes", "--json").stdout)
     assert {name: {**recipe.to_dict(), "about": about} for name, (about, recipe) in RECIPES.items()} == shown
+    narrow = nsm("recipes", COLUMNS="40").stdout
+    assert all(name in narrow for name in RECIPES)
+    assert "…" not in narrow
     shown = " ".join(here("recipes", "cifar10-cnn")[1].split())
     assert all(part in shown for part in ("--schedule-epochs 100", "--no-initialize not given", "--compile not given"))
 

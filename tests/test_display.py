@@ -72,3 +72,14 @@ def test_the_curve_without_validation(tmp_path):
     plot([{"epoch": 1, "loss": 0.5, "validation_error": None}], tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.png", "curve.svg"]
+
+
+def test_the_curve_of_one_epoch_has_two_points_and_whole_epochs(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("nsm.display.save_figure", lambda figure, path: drawn.append(figure))
+    plot([{"epoch": 1, "loss": 0.5, "validation_error": 0.02}], tmp_path / "curve.png")
+    left, right = drawn[0].axes
+    assert right.get_title() == "validation error 2.00 % after 1 epoch"
+    assert all(tick == round(tick) for tick in left.get_xticks())
+    heights = [axis.transData.transform((1, value))[1] for axis, value in ((left, 0.5), (right, 2.0))]
+    assert abs(heights[0] - heights[1]) > 10  # pixels

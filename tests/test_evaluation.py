@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import TensorDataset
 
 from nsm import checkpoint, cli, data, demo, evaluation, metrics
 from nsm.networks import build
@@ -108,8 +109,11 @@ def test_the_command_line_evaluates_and_predicts(run, tmp_path, capsys):
         (["evaluate", "RUN", "--stop", "2"], 2, "Expected --stop to be in (0, 1), but got 2.0"),
         (["evaluate", "RUN", "--num-samples", "0"], 2, "Expected --num-samples to be at least 1, but got 0"),
         (["evaluate", "RUN", "--split", "all"], 2, "Expected --split to be of train, validation, test"),
+        (["evaluate", "RUN", "--split", "train+train"], 2, "Expected --split to be of train, validation, test"),
+        (["evaluate", "RUN", "--seed", "-1"], 2, "Expected --seed to be in 0 to 2⁶³ − 1, but got -1"),
+        (["predict", "RUN", "notes.txt", "--seed", str(2**63)], 2, "Expected --seed to be in 0 to 2⁶³ − 1"),
         (["evaluate", "RUN", "--sampels", "3"], 2, "--sampels"),
-        (["evaluate", "nowhere"], 4, "Expected nowhere to hold a run, but got no checkpoint.json there"),
+        (["evaluate", "nowhere"], 4, "Expected nowhere to hold a run, but got no run.json there"),
         (["predict", "RUN"], 2, "Expected at least one FILE, but got none"),
         (["predict", "RUN", "nothing.png"], 4, "No such file or directory: nothing.png"),
         (["predict", "RUN", "notes.txt"], 3, "Expected notes.txt to be a folder or one of .npy"),
@@ -120,6 +124,33 @@ def test_errors_are_one_line(run, arguments, status, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_numbers_are_told_where_no_picture_can_be_drawn(run, capsys):
+    words = ["evaluate", str(run), "--num-samples", "2", "--split", "validation", "--picture", "/dev/null/d.png"]
+    assert cli.main(words) == 4
+    said = capsys.readouterr()
+    assert "standard error over 2 seeds; diagram: none" in said.out
+    assert said.err.startswith("nsm: ")
+    assert cli.main([*words, "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["pictures"] == []
+
+
+def test_a_run_on_data_of_ones_own_is_not_measured_on_others(tmp_path, capsys):
+    """Whose labels may be other ones, as here."""
+    images, labels = data.load("mnist", "validation").batch(slice(0, 200))
+    own = TensorDataset(images, ((labels + 1) % 10).int())  # any integers are labels
+    model = build(RECIPE)
+    fit(model, own, RECIPE, run_dir=tmp_path)
+    for words in (["evaluate", str(tmp_path)], ["predict", str(tmp_path), "x.png"], ["resume", str(tmp_path)]):
+        assert cli.main(words) == 3
+        assert f"Expected {tmp_path} to have learned from mnist, but got a run of nsm.fit on TensorDataset" in (
+            capsys.readouterr().err
+        )
+    with pytest.raises(checkpoint.CheckpointError, match=r"nsm.fit\(..., resume=True\) goes on with it"):
+        evaluation.evaluate(tmp_path)
+    fit(model, own, RECIPE, run_dir=tmp_path, resume=True)
+    assert checkpoint.load(tmp_path)(images[:1]).shape == (1, 10)
 
 
 def test_a_damaged_run_is_refused(run, tmp_path, capsys):

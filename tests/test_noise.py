@@ -121,18 +121,30 @@ def test_empirical_takes_arrays_histograms_and_csv_files(tmp_path):
     histogram = tmp_path / "histogram.csv"
     histogram.write_text("".join(f"{v},{c}\n" for v, c in zip(values, counts, strict=True)))
     assert Empirical(str(histogram)) == from_array
+    histogram.write_text("# device 3, 2024\nvalue,count\n" + histogram.read_text())
+    assert Empirical(histogram) == from_array
     assert from_array.mean == pytest.approx(measured.mean())
     assert from_array.variance == pytest.approx(measured.var())
 
 
-@pytest.mark.parametrize("text", ["1.0,2,3\n2.0,1,1\n", "1.0\nx\n", "1,2\n3\n", "", "only a heading\n"])
+@pytest.mark.parametrize("text", ["1.0,2,3\n2.0,1,1\n", "1.0\nx\n", "1,2\n3\n", "", "only a heading\n", "1;2\n3;4\n"])
 def test_empirical_refuses_a_csv_that_is_not_one(tmp_path, text):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match="Expected"):
+    with pytest.raises(ValueError, match=r"Expected .*one or two columns of numbers, separated by a comma, but got"):
         Empirical(path)
     with pytest.raises(ValueError, match="Expected argument `counts` to be None beside a CSV file"):
         Empirical(path, counts=[1])
+
+
+def test_empirical_names_the_line_that_is_none_and_what_is_no_text(tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("# device\nvalue\n1.0\n\n1.x\n")
+    with pytest.raises(ValueError, match=r"but got '1\.x' in line 5"):
+        Empirical(path)
+    path.write_bytes(b"\xff\xfe1\x00")
+    with pytest.raises(ValueError, match=r"bad.csv` to hold .*, but got no text"):
+        Empirical(path)
 
 
 def test_a_measured_device_of_many_values_is_drawn_as_often_as_seen():
@@ -158,6 +170,7 @@ def test_a_new_noise_is_a_subclass_with_three_members():
             return Bernoulli(0.5).sample(shape, generator=generator, device=device, dtype=dtype) * 2 - 1
 
     noise = check_noise(Flip())
+    assert repr(noise) == "Flip(mean=0, variance=1)"
     assert set(noise.sample((100,)).tolist()) == {-1.0, 1.0}
     with pytest.raises(TypeError, match="abstract"):
         Noise()  # type: ignore[abstract]

@@ -58,6 +58,11 @@ class Batches:
         if isinstance(self.dataset, Dataset):
             object.__setattr__(self, "dataset", self.dataset.to(self.device))
 
+    @property
+    def learned_from(self) -> str:
+        """What the data set calls itself."""
+        return self.dataset.name if isinstance(self.dataset, Dataset) else type(self.dataset).__name__
+
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
         return -(-len(self.dataset) // self.recipe.batch_size)
@@ -126,6 +131,7 @@ class Batches:
         )
         for none, (inputs, labels) in zip(nothing, loader, strict=True):
             inputs, labels = inputs.to(self.device), torch.as_tensor(labels).to(self.device)
+            labels = labels if labels.is_floating_point() else labels.long()  # the floats are refused
             yield (inputs[:0], labels[:0]) if none else (inputs, labels)
 
     @cached_property

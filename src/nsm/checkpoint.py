@@ -142,15 +142,17 @@ def locked(run_dir: str | Path) -> Iterator[Path]:
         file.truncate(0)
 
 
-def begin(folder: Path, recipe: Recipe, architecture: str) -> None:
-    """Write what is known before the first step.
+def begin(folder: Path, recipe: Recipe, architecture: str, learns_from: str | None = None) -> None:
+    """Write what is known before the first step; ``learns_from`` is what the data call themselves.
 
     Raises:
         FileExistsError: A run is there already.
     """
     if (folder / CHECKPOINT).exists():
-        raise FileExistsError(f"Expected {folder} to hold no run, but got one; `nsm resume {folder}` continues it")
-    about = {"format": FORMAT, "recipe": recipe.to_dict(), "architecture": architecture, **record.provenance()}
+        how = f"`nsm resume {folder}`, or nsm.fit with resume=True, continues it"
+        raise FileExistsError(f"Expected {folder} to hold no run, but got one; {how}")
+    about = {"format": FORMAT, "recipe": recipe.to_dict(), "architecture": architecture, "learns_from": learns_from}
+    about |= record.provenance()
     _write(folder / RUN, json.dumps(about, indent=1, ensure_ascii=False).encode())
 
 
@@ -232,14 +234,34 @@ def read(run_dir: str | Path) -> Checkpoint:
         raise CheckpointError(f"Expected {folder} to hold a run of this version of nsm, but got: {error}") from None
 
 
-def read_recipe(run_dir: str | Path) -> Recipe:
-    """The recipe of a run, which is there before its first checkpoint."""
+def check_data(run_dir: str | Path) -> None:
+    """Raise if a run learned, by `fit`, from other data than its recipe names: what the recipe says is not of it."""
+    recipe, learned_from = read_recipe(run_dir), _about(run_dir).get("learns_from")
+    if learned_from is not None and str(learned_from).split(" ")[0] != recipe.data:
+        raise CheckpointError(
+            f"Expected {run_dir} to have learned from {recipe.data}, but got a run of nsm.fit on {learned_from}; "
+            "nsm.fit(..., resume=True) goes on with it, nsm.predict(nsm.load(...), ...) asks it"
+        )
+
+
+def _about(run_dir: str | Path) -> dict[str, Any]:
     path = Path(run_dir) / RUN
     if not path.exists():
         raise FileNotFoundError(f"Expected {run_dir} to hold a run, but got no {RUN} there")
     try:
-        known = dict(json.loads(path.read_bytes())["recipe"])
-    except (ValueError, KeyError, TypeError):
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        raise _damaged(path) from None
+
+
+def read_recipe(run_dir: str | Path) -> Recipe:
+    """The recipe of a run, which is there before its first checkpoint."""
+    path = Path(run_dir) / RUN
+    try:
+        known = dict(_about(run_dir)["recipe"])
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise _damaged(path) from None
     try:
         return Recipe.from_dict(known)

@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -81,7 +82,8 @@ def _parse(command: Callable[..., Any], program: str, arguments: list[str]) -> C
     except SystemExit as end:
         if not end.code:
             raise
-        lines = [line.strip("│╭╰╮╯ \t") for line in said.getvalue().splitlines()[1:]]
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())  # tyro colours what a terminal may show
+        lines = [line.strip("│╭╰╮╯ \t") for line in plain.splitlines()[1:]]
         text = " ".join(itertools.takewhile(lambda line: not line.startswith(("───", "Got errors")), lines))
         similar = itertools.dropwhile(lambda line: not line.startswith("Perhaps you meant"), lines)
         near = next((f"; did you mean {line.split()[0]}?" for line in similar if line.startswith("--")), "")

@@ -76,18 +76,20 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     left = figure.subplots()
     epochs = [row["epoch"] for row in rows]
-    left.plot(epochs, [row["loss"] for row in rows], color="tab:gray", marker=".")
+    left.plot(epochs, [row["loss"] for row in rows], color="tab:gray", marker="s", markersize=4)
     left.set(xlabel="epoch", ylim=(0, None))
     left.set_ylabel("training loss", color="tab:gray")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     measured = [row for row in rows if row["validation_error"] is not None]
     errors = [100 * row["validation_error"] for row in measured]
     if errors:
         right = left.twinx()
-        right.plot([row["epoch"] for row in measured], errors, color="tab:blue", marker=".")
-        right.set(ylim=(0, None))
+        right.plot(
+            [row["epoch"] for row in measured], errors, color="tab:blue", marker="o", markersize=4, linestyle="--"
+        )
+        right.set(ylim=(0, 1.2 * max(max(errors), 1e-9)))  # apart from the loss, whose axis also begins at 0
         right.set_ylabel("validation error (%)", color="tab:blue")
-        right.set_title(f"validation error {errors[-1]:.2f} % after {epochs[-1]} epochs")
+        right.set_title(f"validation error {errors[-1]:.2f} % after {epochs[-1]} epoch{'s' * (epochs[-1] > 1)}")
     save_figure(figure, path)
 
 

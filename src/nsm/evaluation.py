@@ -43,6 +43,7 @@ def evaluate(
         error and mean number of samples, over all networks and for each; the reliability of all networks together, bin
         by bin; for recordings cut into windows also the error per recording.
     """
+    checkpoint.check_data(run_dir)
     saved = checkpoint.read(run_dir)
     recipe = saved.recipe
     dataset = data.load(recipe.data, split, root).to(_device(recipe.accelerator))
@@ -86,6 +87,7 @@ def predict_files(
     invert: bool = False,
 ) -> list[dict[str, Any]]:
     """What the network of a run says of pictures and arrays: one row for each input."""
+    checkpoint.check_data(run_dir)
     recipe = checkpoint.read(run_dir).recipe
     entry = find(recipe.data)
     inputs, names = read_pictures(paths, entry.shape, binary=entry.binary, invert=invert)

@@ -57,7 +57,14 @@ class Noise(ABC):
             generator: where the randomness comes from; torch's default generator if None.
             device: where the result lives.
             dtype: a floating-point type; torch's default if None.
+
+        Where the draws are made of `uniform`, `standard_normal` or `integers`, which find the noise that belongs to an
+        input and a sample, `nsm.predict` gives the same answers in whatever passes it works.
         """
+
+    def __repr__(self) -> str:
+        """What a run's folder compares: noise of the same moments counts as the same, unless a subclass says more."""
+        return f"{type(self).__name__}(mean={self.mean:.6g}, variance={self.variance:.6g})"
 
 
 @dataclass(frozen=True)
@@ -338,17 +345,25 @@ def _check_positive(name: str, value: float) -> None:
 
 
 def _read_csv(path: str | PathLike[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """The columns (values, counts or None) of a CSV file, whose first line may hold headings."""
-    with open(path, encoding="utf-8-sig") as file:
-        rows = [line.strip() for line in file if line.strip()]
-    if rows and not _is_number(rows[0].split(",")[0]):
-        rows = rows[1:]
+    """The columns (values, counts or None) of a CSV file, whose first line may hold headings; # begins a comment."""
+    wanted = f"Expected `{path}` to hold one or two columns of numbers, separated by a comma"
     try:
-        table = np.array([[float(cell) for cell in row.split(",")] for row in rows])
-    except ValueError as error:
-        raise ValueError(f"Expected `{path}` to hold one or two columns of numbers, but got: {error}") from None
-    if table.ndim != 2 or table.shape[1] > 2:
-        raise ValueError(f"Expected `{path}` to hold one or two columns of numbers, but got shape {table.shape}")
+        with open(path, encoding="utf-8-sig") as file:
+            lines = [(k, line.strip()) for k, line in enumerate(file, 1)]
+    except UnicodeDecodeError:
+        raise ValueError(f"{wanted}, but got no text") from None
+    lines = [(k, line) for k, line in lines if line and not line.startswith("#")]
+    if lines and not _is_number(lines[0][1].split(",")[0]):
+        lines = lines[1:]
+    rows: list[list[float]] = []
+    for k, line in lines:
+        cells = line.split(",")
+        if len(cells) > 2 or not all(map(_is_number, cells)) or (rows and len(cells) != len(rows[0])):
+            raise ValueError(f"{wanted}, but got {line!r} in line {k}")
+        rows.append(list(map(float, cells)))
+    if not rows:
+        raise ValueError(f"{wanted}, but got none")
+    table = np.array(rows)
     return table[:, 0], table[:, 1] if table.shape[1] == 2 else None
 
 

@@ -65,7 +65,7 @@ class State:
         self._assemble(members)
         torch.manual_seed(derive(recipe.seed, "noise", self.fabric.global_rank))
         if folder:
-            on_first(self.fabric, lambda: checkpoint.begin(folder, recipe, text))
+            on_first(self.fabric, lambda: checkpoint.begin(folder, recipe, text, self.batches.learned_from))
             self.save(folder)
 
     def restore(self, saved: Checkpoint, folder: Path) -> None:

@@ -101,6 +101,19 @@ def test_bad_arguments(options, said):
         frames(make([(0, 0, 2**40, True)]), sensor=(34, 34), **options)
 
 
+@pytest.mark.parametrize(
+    ("events", "sensor", "said"),
+    [
+        (np.zeros((5, 4)), (34, 34), "Expected events to have fields x, y, t and p, but got float64"),
+        (make([(0, 0, 1, True)]), 34, r"`sensor` to be \(height, width\), but got 34"),
+        (make([(0, 0, 1, True)]), (1, 34, 34), r"`sensor` to be \(height, width\)"),
+    ],
+)
+def test_what_are_no_events_or_no_sensor(events, sensor, said):
+    with pytest.raises(DataError, match=said):
+        frames(events, sensor=sensor, count=1)
+
+
 def test_events_outside_the_sensor():
     for pixel in ((34, 0), (0, 34), (-1, 0), (0, -1)):
         with pytest.raises(DataError, match="inside"):

@@ -61,6 +61,48 @@ def test_arrays(tmp_path, shape):
     assert np.array_equal(read_pictures([tmp_path / "states.npy"], GREY, binary=True)[0].ravel(), states.ravel())
 
 
+def test_bits_are_states(tmp_path):
+    """Bytes of 0 and 1, as `nsm.data.frames` gives them, are not nearly black pictures to a binary network."""
+    shape = (10, 34, 34)
+    bits = np.random.default_rng(0).random((10, 1, 34, 34)) < 0.1
+    for found in (bits, bits.astype(np.uint8), bits[:, 0], bits[None], bits[None, :, 0]):
+        np.save(tmp_path / "frames.npy", found)
+        inputs, _ = read_pictures([tmp_path / "frames.npy"], shape, binary=True)
+        assert np.array_equal(inputs, np.where(bits[None, :, 0], 1, -1))
+    np.save(tmp_path / "dark.npy", bits[:, 0].astype(np.uint8))
+    grey, _ = read_pictures([tmp_path / "dark.npy"], shape, binary=False)
+    assert grey.max() == np.float32(1 / 255)
+
+
+@pytest.mark.parametrize("ink", [0, 255])
+def test_behind_ink_is_its_contrary(tmp_path, ink):
+    alpha = np.zeros((28, 28), np.uint8)
+    alpha[5:20, 9:12] = 255
+    pixels = np.stack([np.full_like(alpha, ink)] * 3 + [alpha], -1)
+    Image.fromarray(pixels).save(tmp_path / "ink.png")
+    inputs, _ = read_pictures([tmp_path / "ink.png"], GREY, binary=True, invert=ink == 0)
+    assert np.array_equal(inputs[0, 0] > 0, alpha > 0)
+
+
+def test_photos_are_turned_as_their_camera_says(tmp_path):
+    pixels = picture(tmp_path / "upright.png")
+    turned, exif = Image.fromarray(np.rot90(pixels[..., 0]).copy()), Image.Exif()
+    exif[0x0112] = 6  # turn it by a quarter, clockwise
+    turned.save(tmp_path / "turned.png", exif=exif)
+    one, other = (read_pictures([tmp_path / name], GREY, binary=False)[0] for name in ("upright.png", "turned.png"))
+    assert np.array_equal(one, other)
+
+
+def test_pictures_of_16_bits_are_scaled_and_those_of_floats_refused(tmp_path):
+    pixels = picture(tmp_path / "8.png")[..., 0]
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "16.png")
+    one, other = (read_pictures([tmp_path / name], GREY, binary=False)[0] for name in ("8.png", "16.png"))
+    assert np.array_equal(one, other)
+    Image.fromarray(pixels.astype(np.float32) / 255).save(tmp_path / "float.tiff")
+    with pytest.raises(DataError, match=r"Expected the pixels of .*float.tiff to be bytes, but got F; use an array"):
+        read_pictures([tmp_path / "float.tiff"], GREY, binary=False)
+
+
 def write_bad(folder):
     bad = {
         "html.png": b"<html>",

@@ -43,7 +43,7 @@ def data_list(json: bool = False) -> None:
     title = f"data under {root}"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     console = open_console()
-    columns = ["name", "there", "inputs", "classes", "validation"]
+    columns = ["name", "there", *(["inputs", "classes", "validation"] if console.width >= 60 else [])]
     for column in columns + ["about"] * (console.width >= 150):
         table.add_column(column, no_wrap=column == "name", justify="right" if column == "classes" else "left")
     for row in rows:

@@ -43,17 +43,27 @@ def evaluate(
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
         json: Print JSON instead of sentences.
     """
-    confident = _confident(stop, num_samples)
+    confident = _confident(stop, num_samples, seed)
     check_split(split)
     with whole_imports():
         from nsm import evaluation
 
     tell_if_unfinished(run)
     found = evaluation.evaluate(run, split=split, num_samples=num_samples, seed=seed, stop=confident, root=root)
-    drawn = evaluation.reliability_diagram(found, picture or run / "reliability.png")
+    problem, drawn = None, list[Path]()
+    try:
+        drawn = evaluation.reliability_diagram(found, picture or run / "reliability.png")
+    except OSError as error:  # numbers come first
+        problem = error
     if json:
         print_json({**found, "pictures": [str(path) for path in drawn]})
-        return
+    else:
+        _show(found, split, drawn)
+    if problem:
+        raise problem
+
+
+def _show(found: dict[str, Any], split: str, drawn: list[Path]) -> None:
     print(f"error                {100 * found['error']:.3f} ± {100 * found['standard_error']:.3f} %")
     if "error_per_recording" in found:
         print(f"error per recording  {100 * found['error_per_recording']:.3f} %")
@@ -64,7 +74,7 @@ def evaluate(
     samples = f"{found['mean_samples']:.1f}".removesuffix(".0")
     print(
         f"{found['n']} inputs of {found['data']} {split}, {samples} samples each; "
-        f"± is the standard error {spread}; diagram: {drawn[0]}"
+        f"± is the standard error {spread}; diagram: {drawn[0] if drawn else 'none'}"
     )
 
 
@@ -90,7 +100,7 @@ def predict(
         invert: The files are dark on light; the digits the network knows are light on dark.
         json: Print JSON instead of a table.
     """
-    confident = _confident(stop, num_samples)
+    confident = _confident(stop, num_samples, seed)
     if not files:
         raise UsageError("Expected at least one FILE, but got none (see nsm predict --help)")
     with whole_imports():
@@ -113,8 +123,10 @@ def predict(
     open_console().print(table)
 
 
-def _confident(stop: float | None, num_samples: int) -> Any:
-    """What --stop means; both numbers are checked before anything is loaded."""
+def _confident(stop: float | None, num_samples: int, seed: int) -> Any:
+    """What --stop means; all three numbers are checked before anything is loaded."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"Expected --seed to be in 0 to 2⁶³ − 1, but got {seed}")
     if num_samples < 1:
         raise UsageError(f"Expected --num-samples to be at least 1, but got {num_samples}")
     if stop is None:

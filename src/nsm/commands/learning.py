@@ -8,7 +8,17 @@ from typing import Annotated
 
 import tyro
 
-from nsm.commands.saying import Folder, Run, UsageError, bars, find_data, open_console, print_json, whole_imports
+from nsm.commands.saying import (
+    Folder,
+    Run,
+    UsageError,
+    bars,
+    check_split,
+    find_data,
+    open_console,
+    print_json,
+    whole_imports,
+)
 from nsm.recipes import MNIST_CNN, RECIPES, Recipe, nearest
 
 
@@ -49,8 +59,9 @@ def resume(run: Run, root: Folder = None, json: bool = False) -> None:
         root: Folder for data. Default: NSM_DATA, else the platform's cache folder.
         json: Print JSON instead of a sentence.
     """
-    from nsm.checkpoint import read_recipe
+    from nsm.checkpoint import check_data, read_recipe
 
+    check_data(run)
     _train(read_recipe(run), run, root, json, resume=True)
 
 
@@ -74,7 +85,7 @@ def recipes(
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table, console = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)), open_console()
     if name:
         table.add_column("option")
         table.add_column(f"in {name}")
@@ -83,14 +94,19 @@ def recipes(
             table.add_row(f"--{turn}{key.replace('_', '-')}", "not given" if isinstance(value, bool) else str(value))
     else:
         for column in ("name", "about", "epochs", "batch", "lr"):
-            table.add_column(column, no_wrap=column == "name")
+            if column != "about" or console.width >= 60:
+                table.add_column(column, no_wrap=column != "about")
         for one, (about, recipe) in shown.items():
-            table.add_row(one, about, str(recipe.epochs), str(recipe.batch_size), str(recipe.lr))
-    open_console().print(table)
+            cells = {"name": one, "about": about, "epochs": recipe.epochs, "batch": recipe.batch_size, "lr": recipe.lr}
+            table.add_row(*(str(cells[str(column.header)]) for column in table.columns))
+    console.print(table)
 
 
 def _train(recipe: Recipe, run: Path, root: Path | None, json: bool, resume: bool = False) -> None:
     find_data(recipe.data)
+    for option, split in (("--train-split", recipe.train_split), ("--validation-split", recipe.validation_split)):
+        if split is not None:
+            check_split(split, option)
     with whole_imports():
         from nsm.data import DataError
         from nsm.processes import Interrupted, is_first_process

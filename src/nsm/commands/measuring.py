@@ -49,7 +49,8 @@ def reproduce(
         if value is not None and value < 1:
             raise UsageError(f"Expected {option} to be at least 1, but got {value}")
     if quick and (work or results):
-        raise UsageError(f"Expected no other folder than runs/quick with --quick, but got {work or results}")
+        given = f"--work {work}" if work else f"--results {results}"
+        raise UsageError(f"Expected no other folder than runs/quick with --quick, but got {given}")
     if what == "operations" and seeds:
         raise UsageError(f"Expected --seeds with what is trained, but got {what}")
     if not what.startswith("table") and what != "all":

@@ -72,15 +72,17 @@ def bars() -> Iterator[Callable[[str], Callable[[int, int | None], None]]]:
 
 def tell_if_unfinished(run: Path) -> None:
     """Say on stderr if the network of a run has not learned all that it is to learn."""
-    from nsm.checkpoint import read
+    from nsm.checkpoint import check_data, read
 
+    check_data(run)
     saved = read(run)
     done, epochs = saved.progress["epoch"], saved.recipe.epochs
     if done < epochs:
         print(f"{run} stands in epoch {done + 1} of {epochs}; to go on: nsm resume {run}", file=sys.stderr)
 
 
-def check_split(split: str) -> None:
-    """Refuse what names no part of a data set."""
-    if not {*split.split("+")} <= {"train", "validation", "test"}:
-        raise UsageError(f"Expected --split to be of train, validation, test, joined by +, but got {split}")
+def check_split(split: str, option: str = "--split") -> None:
+    """Refuse what names no part of a data set, or one twice."""
+    parts = split.split("+")
+    if not {*parts} <= {"train", "validation", "test"} or len({*parts}) < len(parts):
+        raise UsageError(f"Expected {option} to be of train, validation, test, joined by +, but got {split}")

@@ -55,6 +55,10 @@ def frames(
     for name, value in (("count", count), ("window", window), ("downsample", downsample)):
         if value is not None and value < 1:
             raise DataError(f"Expected argument `{name}` to be at least 1, but got {value}")
+    if len(np.shape(sensor)) != 1 or len(sensor) != 2:
+        raise DataError(f"Expected argument `sensor` to be (height, width), but got {sensor!r}")
+    if not {"x", "y", "t", "p"} <= {*(events.dtype.names or ())}:
+        raise DataError(f"Expected events to have fields x, y, t and p, but got {events.dtype}")
     if count is None and window is None:
         raise DataError("Expected argument `count` or `window` to be given, but got neither")
     if polarity not in ("on", "off", "both"):

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,9 @@ def read_pictures(
 ) -> tuple[np.ndarray, list[str]]:
     """Read files as inputs of one shape.
 
-    A picture becomes grey or RGB, as the shape asks, and is scaled to its size; an array of bytes is divided by 255,
-    one of floats must be in [0, 1] already, or ±1 for a binary network.
+    A picture is turned as its camera says, becomes grey or RGB, as the shape asks, and is scaled to its size; behind
+    transparent parts it is white under dark ink and black under light. An array of bytes is divided by 255, one of
+    floats must be in [0, 1] already, or ±1 for a binary network, which also takes bits and bytes of 0 and 1.
 
     Args:
         paths: pictures, ``.npy`` or ``.npz`` files, or folders of pictures.
@@ -37,7 +39,7 @@ def read_pictures(
     """
     inputs, names = [], []
     for path in _files(paths):
-        found = _read_array(path, shape) if path.suffix.lower() in ARRAYS else _read_picture(path, shape)
+        found = _read_array(path, shape, binary) if path.suffix.lower() in ARRAYS else _read_picture(path, shape)
         ready = invert is False and binary and bool((np.abs(found) == 1).all())
         if not ready:
             if found.size and not (found.min() >= 0 and found.max() <= 1):
@@ -75,7 +77,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     channels, height, width = shape
     if channels not in (1, 3):
@@ -86,6 +88,13 @@ def _read_picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
             if picture.width * picture.height > _MOST_PIXELS:
                 size = f"{picture.width}×{picture.height}"
                 raise DataError(f"Expected {path} to have at most {_MOST_PIXELS} pixels, but got {size}")
+            if picture.mode in ("I", "F"):
+                raise DataError(f"Expected the pixels of {path} to be bytes, but got {picture.mode}; use an array")
+            picture = ImageOps.exif_transpose(picture)
+            if picture.mode.startswith("I;16"):
+                picture = Image.fromarray((np.asarray(picture) / 257).round().astype(np.uint8))
+            if picture.has_transparency_data:
+                picture = _opaque(picture.convert("RGBA"))
             picture = picture.convert("L" if channels == 1 else "RGB")
             if picture.size != (width, height):
                 picture = picture.resize((width, height), Image.Resampling.BOX)
@@ -99,7 +108,16 @@ def _read_picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     return pixels.reshape(1, height, width, channels).transpose(0, 3, 1, 2)
 
 
-def _read_array(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+def _opaque(picture: Any) -> Any:
+    """An RGBA picture on white, or on black where what is seen of it is light."""
+    from PIL import Image
+
+    grey, alpha = (np.asarray(band, np.float64) for band in (picture.convert("L"), picture.getchannel("A")))
+    light = (grey * alpha).sum() > 127.5 * alpha.sum()
+    return Image.alpha_composite(Image.new("RGBA", picture.size, "black" if light else "white"), picture)
+
+
+def _read_array(path: Path, shape: tuple[int, int, int], binary: bool) -> np.ndarray:
     data = io.BytesIO(_read_bytes(path))
     try:
         found = np.load(data, allow_pickle=False)
@@ -113,13 +131,20 @@ def _read_array(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
         ) from None
     channels, height, width = shape
     fits = {(height, width): channels == 1, shape: True}.get(found.shape, False)
+    if channels > 1 and found.shape[-4:] == (channels, 1, height, width):  # as `nsm.data.frames` gives them
+        found = found.reshape(-1, *shape)
+        fits = True
     fits = fits or (found.shape[1:] == (height, width) and channels == 1) or found.shape[1:] == shape
     if not fits or found.size == 0:
         raise DataError(f"Expected {path} to have shape (N, {channels}, {height}, {width}), but got {found.shape}")
-    if found.dtype == np.uint8:
+    if binary and (found.dtype == bool or (found.dtype == np.uint8 and found.max() <= 1)):
+        found = found.astype(np.float32)
+    elif found.dtype == np.uint8:
         found = found.astype(np.float32) / 255
-    if found.dtype.kind != "f" or not np.isfinite(found).all():
+    if found.dtype.kind != "f":
         raise DataError(f"Expected {path} to hold bytes or finite floats, but got {found.dtype}")
+    if not np.isfinite(found).all():
+        raise DataError(f"Expected {path} to hold bytes or finite floats, but got NaN or infinity")
     return found.reshape(-1, *shape)
 
 

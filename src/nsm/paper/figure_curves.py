@@ -69,6 +69,7 @@ def worst(ways: dict[str, Any], way: str = "weights and biases") -> tuple[dict[s
 def draw_convergence(record: dict[str, Any]) -> "Figure":
     """Test error after every epoch, NSM against StNN; thin lines are single seeds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     panel = figure.subplots()
@@ -78,6 +79,7 @@ def draw_convergence(record: dict[str, Any]) -> "Figure":
             panel.plot(curve["epochs"], errors, linewidth=0.6, alpha=0.4, **line)
         panel.plot(curve["epochs"], mean_curve(curve), linewidth=2, label=name, **line)
     panel.set(xlabel="epoch", ylabel="test error (%)")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     logarithmic(panel)
     panel.legend(frameon=False)
     figure.suptitle(f"{label(record)}PI-MNIST, learning curves, n = {_seeds(record)}", fontsize=10)

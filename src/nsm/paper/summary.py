@@ -37,7 +37,7 @@ def _row(row: Row, run: Run | None, results: Path) -> dict[str, Any]:
         **_EMPTY,
         "n": 0,
         "quick": bool(run and run.quick),
-        "reason": row.reason,
+        "reason": Row.reason if run and run.quick else row.reason,  # others are of the full tables
     }
     values = [value for part in parts for value in _values(row, part)]
     if run is None or not values:
