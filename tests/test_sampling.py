@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import law
 from law import SITES, check_rate
 from nsm import philox
+from nsm.data import load
 from nsm.estimators import Concrete, Probability
 from nsm.functional import Draw, Site
 from nsm.layers import NSMConv2d, NSMLinear, Stochastic, deterministic
@@ -365,6 +366,7 @@ def test_arrays_types_and_real_inputs():
         ((torch.full((1, 1, 6, 6), math.nan),), {}, ValueError, "`x` to be finite, but got 36 values"),
         ((torch.zeros(1, 1, 6, 6, dtype=torch.uint8),), {}, TypeError, "`x` to be floating-point .* torch.uint8"),
         (("images",), {}, TypeError, "`x` to be a tensor, an array or batches of them, but got str"),
+        ((load("mnist", "test"),), {}, TypeError, "but got Dataset, whose inputs are Dataset.inputs"),
         (([],), {}, ValueError, "`x` to hold at least one input, but got none"),
         ((images(), 0), {}, ValueError, "`num_samples` to be a positive int, but got 0"),
         ((images(), 2.5), {}, ValueError, "`num_samples` to be a positive int, but got 2.5"),

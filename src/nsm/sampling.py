@@ -393,8 +393,9 @@ def _batches(x: Any) -> Iterator[Any]:
         for batch in x:
             yield batch[0] if isinstance(batch, tuple | list) else batch
     else:
+        hint = f", whose inputs are {type(x).__name__}.inputs" if hasattr(x, "inputs") else ""
         raise TypeError(
-            f"Expected argument `x` to be a tensor, an array or batches of them, but got {type(x).__name__}"
+            f"Expected argument `x` to be a tensor, an array or batches of them, but got {type(x).__name__}{hint}"
         )
 
 

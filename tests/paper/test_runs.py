@@ -20,7 +20,7 @@ from nsm import checkpoint, record
 from nsm.data import DataError
 from nsm.paper import queue, runs, scaling, summary, table1
 from nsm.paper.rows import ROWS, Row
-from nsm.paper.runs import Run, collect, finished, from_rows, missing, part_folder, result_path, train_part
+from nsm.paper.runs import Quick, Run, collect, finished, from_rows, missing, part_folder, result_path, train_part
 from nsm.recipes import PI_MNIST, Recipe
 
 SMALL = Recipe(
@@ -370,6 +370,9 @@ def test_rows_of_a_run_whose_weights_are_scaled(tmp_path):
     assert (absent["mean"], absent["n"], absent["reason"]) == (None, 0, "not run yet")
     assert rows["table4", "DVS Gestures", "IBM EEDN"]["reason"].startswith("another system's")
     assert all((row["mean"] is None) == (row["reason"] is not None) for row in rows.values())
+    small = {name: Quick((10, 5), 1, 1).of(each) for name, each in from_rows().items()}
+    found = summary.rows(tmp_path / "none", small)  # reasons are those of the tables in full
+    assert {row["reason"] for row in found if row["run"]} == {"not run yet"}
 
 
 def test_curves_carry_the_provenance_of_their_parts_and_are_written_once(tmp_path):
