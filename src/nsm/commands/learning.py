@@ -95,7 +95,8 @@ def recipes(
     else:
         for column in ("name", "about", "epochs", "batch", "lr"):
             if column != "about" or console.width >= 60:
-                table.add_column(column, no_wrap=column != "about")
+                number = column not in ("name", "about")
+                table.add_column(column, no_wrap=number, min_width=6 if number else None, overflow="fold")
         for one, (about, recipe) in shown.items():
             cells = {"name": one, "about": about, "epochs": recipe.epochs, "batch": recipe.batch_size, "lr": recipe.lr}
             table.add_row(*(str(cells[str(column.header)]) for column in table.columns))
