@@ -185,11 +185,11 @@ def test_wrong_arguments(place, capsys):
         (["table5"], "table5"),
         (
             ["table1", "--quick", "--results", "x"],
-            "Expected no other folder than runs/quick with --quick, but got --results x",
+            "than runs/quick with --quick, but got --results x",
         ),
         (
             ["table1", "--quick", "--work", "y"],
-            "Expected no other folder than runs/quick with --quick, but got --work y",
+            "than runs/quick with --quick, but got --work y",
         ),
         (["figure-weights", "--ray"], "Expected --ray with a table or all, but got figure-weights"),
         (["precision", "--processes", "2"], "Expected --processes with a table or all, but got precision"),
