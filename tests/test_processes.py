@@ -1,6 +1,7 @@
 """Processes: what one of them does for all, how signals end a run, and two that train, whoever starts them."""
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -17,10 +18,11 @@ import nsm
 from nsm import checkpoint
 from nsm.evaluation import evaluate
 from nsm.processes import Diverged, Interrupted, agree, gather, is_first_process, on_first, processes, reduce, signals
+from nsm.steps import Step
 from nsm.training import fit
 from test_cli_training import wait_for
 from test_options import CERTAIN
-from test_training import TINY, assert_equal_runs, smooth, tiny
+from test_training import TINY, Foreign, assert_equal_runs, net, smooth, tiny
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
@@ -69,6 +71,29 @@ def test_signals_are_noted_and_the_second_ctrl_c_acts(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_signal_to_every_process_is_the_parents_to_act_on(tmp_path, monkeypatch):
+    """As SLURM and ``timeout`` send it; the processes that load go on until the step is saved."""
+
+    class Signalled(Step):
+        def __call__(self, *arguments):
+            workers = multiprocessing.active_children()
+            assert len(workers) == 2
+            for worker in workers:
+                os.kill(worker.pid or 0, signal.SIGTERM)
+            for worker in workers:
+                worker.join(0.2)
+                assert worker.is_alive()
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            return super().__call__(*arguments)
+
+    monkeypatch.setattr("nsm.state.Step", Signalled)
+    with pytest.raises(Interrupted) as cut:
+        fit(net(), Foreign(), replace(TINY, num_workers=2), run_dir=tmp_path)
+    assert cut.value.signal == signal.SIGTERM
+    assert checkpoint.read(tmp_path).progress["step"] == 1
 
 
 def test_signals_are_left_alone_without_a_folder_or_in_a_thread(tmp_path):

@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import multiprocessing
 import os
 import random
 import signal
@@ -235,29 +234,6 @@ def test_workers_load_what_one_process_loads(tmp_path):
     first, again, second = (next(batches.epoch(epoch, torch.arange(23)[None], 0))[0][0] for epoch in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
-
-
-def test_a_signal_to_every_process_is_the_parents_to_act_on(tmp_path, monkeypatch):
-    """As SLURM and ``timeout`` send it; the processes that load go on until the step is saved."""
-
-    class Signalled(Step):
-        def __call__(self, *arguments):
-            workers = multiprocessing.active_children()
-            assert len(workers) == 2
-            for worker in workers:
-                os.kill(worker.pid or 0, signal.SIGTERM)
-            for worker in workers:
-                worker.join(0.2)
-                assert worker.is_alive()
-            signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)
-            return super().__call__(*arguments)
-
-    monkeypatch.setattr("nsm.state.Step", Signalled)
-    with pytest.raises(Interrupted) as cut:
-        fit(net(), Foreign(), replace(TINY, num_workers=2), run_dir=tmp_path)
-    assert cut.value.signal == signal.SIGTERM
-    assert checkpoint.read(tmp_path).progress["step"] == 1
 
 
 def test_cut_many_times(tmp_path, monkeypatch):

@@ -142,8 +142,8 @@ def locked(run_dir: str | Path) -> Iterator[Path]:
         file.truncate(0)
 
 
-def begin(folder: Path, recipe: Recipe, architecture: str, learns_from: str | None = None) -> None:
-    """Write what is known before the first step; ``learns_from`` is what the data call themselves.
+def begin(folder: Path, recipe: Recipe, architecture: str, learned_from: str | None = None) -> None:
+    """Write what is known before the first step; ``learned_from`` is what the data call themselves.
 
     Raises:
         FileExistsError: A run is there already.
@@ -151,7 +151,7 @@ def begin(folder: Path, recipe: Recipe, architecture: str, learns_from: str | No
     if (folder / CHECKPOINT).exists():
         how = f"`nsm resume {folder}`, or nsm.fit with resume=True, continues it"
         raise FileExistsError(f"Expected {folder} to hold no run, but got one; {how}")
-    about = {"format": FORMAT, "recipe": recipe.to_dict(), "architecture": architecture, "learns_from": learns_from}
+    about = {"format": FORMAT, "recipe": recipe.to_dict(), "architecture": architecture, "learned_from": learned_from}
     about |= record.provenance()
     _write(folder / RUN, json.dumps(about, indent=1, ensure_ascii=False).encode())
 
@@ -236,7 +236,7 @@ def read(run_dir: str | Path) -> Checkpoint:
 
 def check_data(run_dir: str | Path) -> None:
     """Raise if a run learned, by `fit`, from other data than its recipe names: what the recipe says is not of it."""
-    recipe, learned_from = read_recipe(run_dir), _about(run_dir).get("learns_from")
+    recipe, learned_from = read_recipe(run_dir), _about(run_dir).get("learned_from")
     if learned_from is not None and str(learned_from).split(" ")[0] != recipe.data:
         raise CheckpointError(
             f"Expected {run_dir} to have learned from {recipe.data}, but got a run of nsm.fit on {learned_from}; "
@@ -256,12 +256,10 @@ def _about(run_dir: str | Path) -> dict[str, Any]:
 
 def read_recipe(run_dir: str | Path) -> Recipe:
     """The recipe of a run, which is there before its first checkpoint."""
-    path = Path(run_dir) / RUN
+    path, about = Path(run_dir) / RUN, _about(run_dir)
     try:
-        known = dict(_about(run_dir)["recipe"])
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
+        known = dict(about["recipe"])
+    except (ValueError, KeyError, TypeError):
         raise _damaged(path) from None
     try:
         return Recipe.from_dict(known)

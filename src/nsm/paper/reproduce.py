@@ -105,13 +105,11 @@ def with_data(runs: list[Run], root: Path | None, say: Callable[[str], None]) ->
         if entry.kind != "embedded" and not {"train", "test"} <= set(files):
             say(f"{run.name}: left out, since {entry.name} is not in {place} (nsm data get {entry.name})")
             continue
-        if entry.kind == "nmnist":
-            found, wanted, what = (len(files["train"]), len(files["test"])), run.sizes, "recordings"
-        elif entry.kind == "dvsgesture":
-            found, wanted, what = (_people(files["train"]), _people(files["test"])), PEOPLE, "people's recordings"
-        else:
-            found = wanted = what = None
-        if found is not None and found != wanted:
+        count, wanted, what = {
+            "nmnist": (len, run.sizes, "recordings"),
+            "dvsgesture": (_people, PEOPLE, "people's recordings"),
+        }.get(entry.kind, (len, None, ""))
+        if wanted is not None and (found := (count(files["train"]), count(files["test"]))) != wanted:
             say(f"{run.name}: left out, since {place} has {found[0]:,} + {found[1]:,} {what} of {entry.name}")
         else:
             there.append(run)
