@@ -181,8 +181,8 @@ _NOTES = {  # run: what a reader must know
     "nmnist-subset-gnsm": _HUNDRED,
     "cifar10-bnsm-scratch-tuned": "the third test of this row: without decay of weights it had 9.10, with 0.05 8.81",
     "cifar10-bnsm-scratch-muon": (
-        "once the test error after 60 epochs was known, learning was made longer, as far as the time on a GPU went, and "
-        "schedule, decay and the memory of averages were stretched with it; nothing else was changed"
+        "once the test error after 60 epochs was known, learning was made longer, as far as the time on a GPU went; "
+        "schedule, averages and decay were rescaled with it, nothing else was changed"
     ),
     "cifar100-bnsm": "a first start, which kept the trained network's classifier, had 37.08",
     **{f"{data}-{unit}-tuned": _IMITATES for data in ("cifar10", "cifar100") for unit in ("bnsm", "gnsm")},
