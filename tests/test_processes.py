@@ -75,9 +75,12 @@ def test_signals_are_noted_and_the_second_ctrl_c_acts(tmp_path):
 
 def test_a_signal_to_every_process_is_the_parents_to_act_on(tmp_path, monkeypatch):
     """As SLURM and ``timeout`` send it; the processes that load go on until the step is saved."""
+    steps = iter(range(1, 4))
 
     class Signalled(Step):
         def __call__(self, *arguments):
+            if next(steps) == 1:  # read by the first of them; the other may still be starting
+                return super().__call__(*arguments)
             workers = multiprocessing.active_children()
             assert len(workers) == 2
             for worker in workers:
@@ -93,7 +96,7 @@ def test_a_signal_to_every_process_is_the_parents_to_act_on(tmp_path, monkeypatc
     with pytest.raises(Interrupted) as cut:
         fit(net(), Foreign(), replace(TINY, num_workers=2), run_dir=tmp_path)
     assert cut.value.signal == signal.SIGTERM
-    assert checkpoint.read(tmp_path).progress["step"] == 1
+    assert checkpoint.read(tmp_path).progress["step"] == 2
 
 
 def test_signals_are_left_alone_without_a_folder_or_in_a_thread(tmp_path):
